@@ -1,0 +1,146 @@
+//! Taking in a request body within its bounds.
+
+use std::io::Read;
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody};
+use axum::http::HeaderMap;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+use super::problem::{Code, Problem};
+use crate::budget::{Budget, Share};
+use crate::limits::Limits;
+
+/// How a body is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoding {
+    /// Not at all.
+    Identity,
+    /// With gzip, once.
+    Gzip,
+}
+
+impl Encoding {
+    /// The body's encoding by its headers.
+    pub(super) fn of(headers: &HeaderMap) -> Result<Self, Problem> {
+        let mut values = headers.get_all(CONTENT_ENCODING).iter();
+        let encoding = match (values.next(), values.next()) {
+            (None, _) => Some(Self::Identity),
+            (Some(value), None) => {
+                let value = value.as_bytes().trim_ascii();
+                if value.eq_ignore_ascii_case(b"identity") || value.is_empty() {
+                    Some(Self::Identity)
+                } else if value.eq_ignore_ascii_case(b"gzip")
+                    || value.eq_ignore_ascii_case(b"x-gzip")
+                {
+                    Some(Self::Gzip)
+                } else {
+                    None
+                }
+            }
+            (Some(_), Some(_)) => None,
+        };
+        encoding.ok_or_else(|| {
+            Problem::new(Code::UnsupportedEncoding, "use gzip once, or no Content-Encoding")
+        })
+    }
+
+    /// The text of a body. Inflates at most one byte more than the limit.
+    pub(super) fn decode(self, wire: Bytes, limits: &Limits) -> Result<Bytes, Problem> {
+        let bytes_max = limits.inflated_bytes;
+        let text = match self {
+            Self::Identity => wire,
+            Self::Gzip => {
+                let likely_bytes = wire.len().saturating_mul(4).min(bytes_max);
+                let mut text = Vec::with_capacity(likely_bytes);
+                let one_more = u64::try_from(bytes_max).unwrap_or(u64::MAX).saturating_add(1);
+                MultiGzDecoder::new(wire.as_ref()).take(one_more).read_to_end(&mut text).map_err(
+                    |_what| Problem::new(Code::InvalidGzip, "the body is damaged or cut short"),
+                )?;
+                text.into()
+            }
+        };
+        if text.len() > bytes_max {
+            return Err(Problem::new(
+                Code::BodyTooLarge,
+                format!("the limit is {bytes_max} bytes after decompression"),
+            ));
+        }
+        Ok(text)
+    }
+}
+
+/// Refuses anything but JSON in UTF-8. Beacons of browsers can send JSON as `text/plain` only.
+pub(super) fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let mut parts = value.split(';').map(str::trim);
+    let media_type = parts.next().unwrap_or("");
+    let is_json = ["application/json", "text/plain"]
+        .iter()
+        .any(|allowed| media_type.eq_ignore_ascii_case(allowed));
+    let is_utf8 = parts
+        .filter_map(|parameter| parameter.split_once('='))
+        .filter(|(name, _)| name.eq_ignore_ascii_case("charset"))
+        .all(|(_, charset)| charset.trim_matches('"').eq_ignore_ascii_case("utf-8"));
+    if is_json && is_utf8 {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Code::UnsupportedMediaType,
+        "send Content-Type: application/json, or text/plain with charset=utf-8",
+    ))
+}
+
+/// Bytes that a request may hold from now on: its text twice (as sent and as records), and what is
+/// on the wire if that is not the text itself.
+pub(super) fn held_bytes(wire_bytes: usize, encoding: Encoding, limits: &Limits) -> usize {
+    match encoding {
+        Encoding::Identity => 2 * wire_bytes,
+        Encoding::Gzip => wire_bytes + 2 * limits.inflated_bytes,
+    }
+}
+
+/// Reserves memory for a body before any of it is read.
+pub(super) fn reserve(
+    body: &Body,
+    encoding: Encoding,
+    limits: &Limits,
+    budget: &Budget,
+) -> Result<Share, Problem> {
+    let hint = body.size_hint();
+    let told = usize::try_from(hint.lower()).unwrap_or(usize::MAX);
+    if told > limits.wire_bytes {
+        return Err(over_wire_limit(limits));
+    }
+    let expected = hint.exact().map_or(limits.wire_bytes, |_exact| told);
+    budget.take(held_bytes(expected, encoding, limits)).ok_or_else(|| {
+        Problem::new(Code::Overloaded, "too many requests are in flight; send it again")
+    })
+}
+
+/// Reads a body of at most the allowed length in at most the allowed time.
+pub(super) async fn read(body: Body, limits: &Limits) -> Result<Bytes, Problem> {
+    let deadline = Duration::from_millis(limits.body_timeout_ms);
+    let reading = Limited::new(body, limits.wire_bytes).collect();
+    match tokio::time::timeout(deadline, reading).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(over_wire_limit(limits)),
+        Ok(Err(_broken_off)) => {
+            Err(Problem::new(Code::IncompleteBody, "the connection ended within the body"))
+        }
+        Err(_elapsed) => Err(Problem::new(
+            Code::BodyTimeout,
+            format!("the body must arrive within {} ms", limits.body_timeout_ms),
+        )),
+    }
+}
+
+fn over_wire_limit(limits: &Limits) -> Problem {
+    Problem::new(
+        Code::BodyTooLarge,
+        format!("the limit is {} bytes on the wire", limits.wire_bytes),
+    )
+}

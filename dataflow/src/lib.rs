@@ -1,0 +1,45 @@
+//! The counting graph: from the event log to whole rows of the counts store.
+//!
+//! [`run`] reads a log on N worker threads, keeps the first copy of each event, adds events up by
+//! minute and type, and puts each minute as one row: when it closes, and again when later arrivals
+//! change it. It blocks until it is told to stop, or until the present end of the log in
+//! [`Mode::Bounded`].
+//!
+//! ```text
+//! source ──batches by shard──> dedup + local combine ──partials──> by type ──> by minute ──> sink
+//!    └────watermark reports (to all)────┘  └────────────horizon────────────────────────────────┘
+//! ```
+//!
+//! The timely timestamp is the *epoch*: coarse processing time in ms. Event time is data. All
+//! state that must survive lies in plain structs, apart from the operators that feed it: by shard
+//! (dedup ids, open minutes) or by worker (watermarks). The only place that talks to the counts
+//! store is one writer thread.
+
+mod combine;
+mod decide;
+mod error;
+mod global;
+mod horizon;
+mod local;
+mod options;
+mod outbox;
+mod progress;
+mod reading;
+mod run;
+mod shard;
+mod shared;
+mod sink;
+mod source;
+mod stop;
+#[cfg(test)]
+mod testing;
+mod writer;
+
+pub use error::{CountError, MissingRange};
+pub use options::{CountOptions, CountParts, Mode, Stages};
+pub use progress::{CountProgress, RowTotals, Totals};
+pub use run::{CountReport, run};
+pub use stop::StopSignal;
+
+/// The timely timestamp: coarse processing time in ms since the Unix epoch.
+type Epoch = u64;

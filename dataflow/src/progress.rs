@@ -1,0 +1,274 @@
+//! How far a run is, for metrics and health checks.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+use tally_model::reasons::InvalidReason;
+
+/// What became of the records read. `records` is the sum of all others and of what is on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Records read.
+    pub records: u64,
+    /// Events counted.
+    pub counted: u64,
+    /// Copies of events that came before.
+    pub repeats: u64,
+    /// Events that were late by their own stamps.
+    pub late: u64,
+    /// Events that were on time by their stamps but read after their minute was retired.
+    pub straggler: u64,
+    /// Events too late to tell whether they were repeats.
+    pub past_window: u64,
+    /// Control records of collectors.
+    pub control: u64,
+    /// Skipped records by reason, in the order of [`InvalidReason::ALL`].
+    invalid: [u64; INVALID_REASONS],
+}
+
+/// Length of [`InvalidReason::ALL`].
+const INVALID_REASONS: usize = InvalidReason::ALL.len();
+
+impl Totals {
+    /// Records skipped for `reason`.
+    #[must_use]
+    pub fn invalid(&self, reason: InvalidReason) -> u64 {
+        self.invalid[place(reason)]
+    }
+
+    /// Notes a record skipped for `reason`.
+    pub(crate) fn skip(&mut self, reason: InvalidReason) {
+        self.invalid[place(reason)] += 1;
+    }
+}
+
+fn place(reason: InvalidReason) -> usize {
+    match reason {
+        InvalidReason::Empty => 0,
+        InvalidReason::Garbage => 1,
+        InvalidReason::Version => 2,
+        InvalidReason::Foreign => 3,
+    }
+}
+
+/// What became of the rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowTotals {
+    /// Put, new or changed.
+    pub put: u64,
+    /// Found as they should be.
+    pub unchanged: u64,
+    /// Withheld, since they would have lowered a stored count.
+    pub withheld: u64,
+    /// Refused, since a recomputed row stands there.
+    pub refused: u64,
+    /// Not put, since minutes that old are not kept.
+    pub past_retention: u64,
+}
+
+/// Shared by the threads of a run and whoever watches it.
+#[derive(Debug, Default)]
+pub struct CountProgress {
+    records: AtomicU64,
+    counted: AtomicU64,
+    repeats: AtomicU64,
+    late: AtomicU64,
+    straggler: AtomicU64,
+    past_window: AtomicU64,
+    control: AtomicU64,
+    invalid: [AtomicU64; INVALID_REASONS],
+    counted_by_worker: OnceLock<Vec<AtomicU64>>,
+    put: AtomicU64,
+    unchanged: AtomicU64,
+    withheld: AtomicU64,
+    refused: AtomicU64,
+    past_retention: AtomicU64,
+    waiting: AtomicU64,
+    held: AtomicU64,
+    store_errors: AtomicU64,
+    misread: AtomicU64,
+    caught_up: AtomicBool,
+    watermark: Mark,
+    readable: Mark,
+    retired: Mark,
+}
+
+impl CountProgress {
+    /// What became of the records read so far.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        Totals {
+            records: get(&self.records),
+            counted: get(&self.counted),
+            repeats: get(&self.repeats),
+            late: get(&self.late),
+            straggler: get(&self.straggler),
+            past_window: get(&self.past_window),
+            control: get(&self.control),
+            invalid: self.invalid.each_ref().map(get),
+        }
+    }
+
+    /// What became of the rows so far.
+    #[must_use]
+    pub fn rows(&self) -> RowTotals {
+        RowTotals {
+            put: get(&self.put),
+            unchanged: get(&self.unchanged),
+            withheld: get(&self.withheld),
+            refused: get(&self.refused),
+            past_retention: get(&self.past_retention),
+        }
+    }
+
+    /// Events counted by each worker; empty before the run has started.
+    #[must_use]
+    pub fn counted_by_worker(&self) -> Vec<u64> {
+        self.counted_by_worker.get().into_iter().flatten().map(get).collect()
+    }
+
+    /// Rows that wait for the store.
+    #[must_use]
+    pub fn waiting_rows(&self) -> u64 {
+        get(&self.waiting)
+    }
+
+    /// Rows held back until the log has been read to where it ended at the start.
+    #[must_use]
+    pub fn held_rows(&self) -> u64 {
+        get(&self.held)
+    }
+
+    /// Calls of the store that failed; all are tried again.
+    #[must_use]
+    pub fn store_errors(&self) -> u64 {
+        get(&self.store_errors)
+    }
+
+    /// Rows that were acknowledged and not found when they were read back. An alarm.
+    #[must_use]
+    pub fn misread_rows(&self) -> u64 {
+        get(&self.misread)
+    }
+
+    /// Whether everything that the log held when the run started has been counted.
+    #[must_use]
+    pub fn caught_up(&self) -> bool {
+        self.caught_up.load(Ordering::Relaxed)
+    }
+
+    /// The global watermark, in ms since the Unix epoch.
+    #[must_use]
+    pub fn watermark_ms(&self) -> Option<i64> {
+        self.watermark.get()
+    }
+
+    /// End of the last minute such that it and all before are closed and stored, in ms since the
+    /// Unix epoch.
+    #[must_use]
+    pub fn readable_up_to_ms(&self) -> Option<i64> {
+        self.readable.get()
+    }
+
+    /// End of the last minute such that it and all before are retired and stored, in ms since the
+    /// Unix epoch.
+    #[must_use]
+    pub fn retired_up_to_ms(&self) -> Option<i64> {
+        self.retired.get()
+    }
+
+    /// Makes room for `workers` workers.
+    pub(crate) fn start(&self, workers: usize) {
+        self.counted_by_worker.get_or_init(|| (0..workers).map(|_| AtomicU64::new(0)).collect());
+    }
+
+    /// Adds what `worker` did since it last said so.
+    pub(crate) fn add(&self, worker: usize, more: &Totals) {
+        for (total, by) in [
+            (&self.records, more.records),
+            (&self.counted, more.counted),
+            (&self.repeats, more.repeats),
+            (&self.late, more.late),
+            (&self.straggler, more.straggler),
+            (&self.past_window, more.past_window),
+            (&self.control, more.control),
+        ]
+        .into_iter()
+        .chain(self.invalid.iter().zip(more.invalid))
+        {
+            if by > 0 {
+                total.fetch_add(by, Ordering::Relaxed);
+            }
+        }
+        if let Some(counted) = self.counted_by_worker.get().and_then(|all| all.get(worker)) {
+            counted.fetch_add(more.counted, Ordering::Relaxed);
+        }
+    }
+
+    /// Shows the writer's totals.
+    pub(crate) fn show_rows(&self, rows: &RowTotals, waiting: usize, held: usize) {
+        for (shown, total) in [
+            (&self.put, rows.put),
+            (&self.unchanged, rows.unchanged),
+            (&self.withheld, rows.withheld),
+            (&self.refused, rows.refused),
+            (&self.past_retention, rows.past_retention),
+            (&self.waiting, wide(waiting)),
+            (&self.held, wide(held)),
+        ] {
+            shown.store(total, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn store_failed(&self) {
+        self.store_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn row_misread(&self) {
+        self.misread.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn show_caught_up(&self) {
+        self.caught_up.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn show_watermark(&self, watermark_ms: Option<i64>) {
+        self.watermark.raise(watermark_ms);
+    }
+
+    pub(crate) fn show_marks(&self, readable_ms: Option<i64>, retired_ms: Option<i64>) {
+        self.readable.raise(readable_ms);
+        self.retired.raise(retired_ms);
+    }
+}
+
+fn get(total: &AtomicU64) -> u64 {
+    total.load(Ordering::Relaxed)
+}
+
+fn wide(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+/// A time that only grows and starts as none.
+#[derive(Debug)]
+struct Mark(AtomicI64);
+
+impl Default for Mark {
+    fn default() -> Self {
+        Self(AtomicI64::new(i64::MIN))
+    }
+}
+
+impl Mark {
+    fn get(&self) -> Option<i64> {
+        let at_ms = self.0.load(Ordering::Relaxed);
+        (at_ms != i64::MIN).then_some(at_ms)
+    }
+
+    fn raise(&self, to_ms: Option<i64>) {
+        if let Some(to_ms) = to_ms {
+            self.0.fetch_max(to_ms, Ordering::Relaxed);
+        }
+    }
+}

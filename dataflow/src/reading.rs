@@ -1,0 +1,300 @@
+//! What one worker reads: its log partitions, decoded into batches by shard.
+//!
+//! Plain state apart from the log behind its seam. The timely shell is [`crate::source`].
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tally_eventlog::{EventLog, LogError, LogReader, LogRecord, Offset, Partition, ReadLimits};
+use tally_model::bucket::Granularity;
+use tally_model::clock::Clock;
+use tally_model::ids::{IdMixer, MixedId, Shard, Shards};
+use tally_model::record::{Decoded, RecordHead};
+use tally_model::types::TypeId;
+use tally_operators::watermark::{Hold, PartitionWatermark, WatermarkReport};
+
+use crate::options::Mode;
+use crate::progress::Totals;
+use crate::shared::Shared;
+
+#[cfg(test)]
+mod tests;
+
+/// One call of the reader: large enough that each shard gets a batch worth handing over.
+const LIMITS: ReadLimits = ReadLimits { records: 16_384, bytes: 16 << 20 };
+/// Skipped records that are written to the program's log, for each worker; all are counted.
+const SKIPPED_LOGGED_MAX: u32 = 20;
+
+/// Events of one shard in log order. Moves between workers as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ShardBatch {
+    pub(crate) shard: Shard,
+    /// Id and receivedAt (ms since the Unix epoch) of each event.
+    pub(crate) ids: Vec<(MixedId, i64)>,
+    /// Where each event counts; as long as `ids`.
+    pub(crate) cells: Vec<(i64, TypeId)>,
+}
+
+/// Bytes of one event in a [`ShardBatch`].
+pub(crate) const EVENT_BYTES: usize = size_of::<(MixedId, i64)>() + size_of::<(i64, TypeId)>();
+
+/// The partitions of one worker: partition `p` belongs to worker `p % workers`.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    worker: usize,
+    mode: Mode,
+    log: Arc<dyn EventLog>,
+    clock: Arc<dyn Clock>,
+    /// `None` if the worker has no partition.
+    reader: Option<Box<dyn LogReader>>,
+    decoder: Decoder,
+    /// When the ends in `decoder.partitions` were asked for.
+    asked_at_ms: i64,
+}
+
+#[derive(Debug)]
+struct ReadPartition {
+    number: Partition,
+    /// Where it ended when the run started.
+    run_end: Offset,
+    /// The next offset to read.
+    position: Offset,
+    /// Where it ended when that was last asked for.
+    asked_end: Offset,
+    watermark: PartitionWatermark,
+}
+
+/// Turns records into batches. Keeps its buffers from call to call.
+#[derive(Debug)]
+struct Decoder {
+    bounded: bool,
+    workers: usize,
+    mixer: IdMixer,
+    shards: Shards,
+    partitions: Vec<ReadPartition>,
+    ids: Vec<[u8; 16]>,
+    heads: Vec<Head>,
+    /// By shard.
+    batches: Vec<Pending>,
+    tally: Totals,
+    skipped_logged: u32,
+}
+
+#[derive(Debug)]
+struct Head {
+    received_at_ms: i64,
+    minute_ms: i64,
+    slot: TypeId,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    ids: Vec<(MixedId, i64)>,
+    cells: Vec<(i64, TypeId)>,
+}
+
+impl Reading {
+    /// Opens the partitions of `worker` at their oldest offsets.
+    ///
+    /// # Errors
+    /// [`LogError`] as the log says.
+    pub(crate) fn open(shared: &Shared, worker: usize) -> Result<Self, LogError> {
+        let (parts, options) = (&shared.parts, &shared.options);
+        let offsets = shared.start.low.iter().zip(&shared.start.end);
+        let partitions: Vec<ReadPartition> = (0..)
+            .zip(offsets)
+            .skip(worker)
+            .step_by(options.workers)
+            .map(|(number, (low, end))| ReadPartition {
+                number,
+                run_end: *end,
+                position: *low,
+                asked_end: *end,
+                watermark: PartitionWatermark::default(),
+            })
+            .collect();
+        let from: Vec<_> = partitions.iter().map(|p| (p.number, p.position)).collect();
+        let reader = if from.is_empty() { None } else { Some(parts.log.reader(&from)?) };
+        let mut reading = Self {
+            worker,
+            mode: options.mode,
+            log: Arc::clone(&parts.log),
+            clock: Arc::clone(&parts.clock),
+            reader,
+            decoder: Decoder {
+                bounded: options.mode == Mode::Bounded,
+                workers: options.workers,
+                mixer: parts.mixer.clone(),
+                shards: options.shards,
+                partitions,
+                ids: Vec::new(),
+                heads: Vec::new(),
+                batches: options.shards.all().map(|_| Pending::default()).collect(),
+                tally: Totals::default(),
+                skipped_logged: 0,
+            },
+            asked_at_ms: 0,
+        };
+        reading.ask_ends()?;
+        Ok(reading)
+    }
+
+    /// Whose partitions these are.
+    pub(crate) const fn worker(&self) -> usize {
+        self.worker
+    }
+
+    /// Reads once, without waiting. Returns how many records there were.
+    ///
+    /// # Errors
+    /// [`LogError`] as the log says.
+    pub(crate) fn read(&mut self) -> Result<usize, LogError> {
+        let Some(reader) = &mut self.reader else {
+            return Ok(0);
+        };
+        let decoder = &mut self.decoder;
+        let progress = reader.read(LIMITS, &mut |record| decoder.take(&record))?;
+        for (partition, (_, position)) in decoder.partitions.iter_mut().zip(reader.positions()) {
+            partition.position = position;
+        }
+        self.decoder.sort_by_shard();
+        self.confirm_ends();
+        Ok(progress.records)
+    }
+
+    /// The events read since the last call, by shard.
+    pub(crate) fn take_batches(&mut self) -> impl Iterator<Item = ShardBatch> {
+        let filled = (0..).map(Shard).zip(&mut self.decoder.batches);
+        filled.filter(|(_, pending)| !pending.ids.is_empty()).map(|(shard, pending)| {
+            // The next batch of this shard will be about as long.
+            let length = pending.ids.len();
+            ShardBatch {
+                shard,
+                ids: std::mem::replace(&mut pending.ids, Vec::with_capacity(length)),
+                cells: std::mem::replace(&mut pending.cells, Vec::with_capacity(length)),
+            }
+        })
+    }
+
+    /// What was read since the last call, counted and not counted.
+    pub(crate) fn take_tally(&mut self) -> Totals {
+        std::mem::take(&mut self.decoder.tally)
+    }
+
+    /// Whether the worker will never read anything more.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.decoder.partitions.iter().all(|partition| self.is_done(partition))
+    }
+
+    /// How far the worker's partitions have been read.
+    ///
+    /// # Errors
+    /// [`LogError`] as the log says.
+    pub(crate) fn report(&mut self) -> Result<WatermarkReport, LogError> {
+        self.ask_ends()?;
+        let now_ms = self.clock.now_ms();
+        let mut report = WatermarkReport {
+            worker: self.worker,
+            hold: Hold::Nothing,
+            greatest_ms: None,
+            caught_up: true,
+        };
+        let bounded = self.mode == Mode::Bounded;
+        for partition in &mut self.decoder.partitions {
+            let watermark_ms = partition.watermark.at(now_ms);
+            report.greatest_ms = report.greatest_ms.max(watermark_ms);
+            let at_run_end = partition.position >= partition.run_end;
+            report.caught_up &= at_run_end;
+            if !(bounded && at_run_end) {
+                report.hold = report.hold.min(watermark_ms.into());
+            }
+        }
+        Ok(report)
+    }
+
+    fn is_done(&self, partition: &ReadPartition) -> bool {
+        match self.mode {
+            Mode::Continuous => false,
+            Mode::Bounded => partition.position >= partition.run_end,
+        }
+    }
+
+    /// Asks where the partitions end now. A bounded run follows the stamps alone.
+    fn ask_ends(&mut self) -> Result<(), LogError> {
+        if self.mode == Mode::Bounded || self.reader.is_none() {
+            return Ok(());
+        }
+        // The time first: everything appended before it lies before the ends.
+        self.asked_at_ms = self.clock.now_ms();
+        let ends = self.log.end_offsets()?;
+        for partition in &mut self.decoder.partitions {
+            let end = usize::try_from(partition.number).ok().and_then(|number| ends.get(number));
+            partition.asked_end = end.copied().unwrap_or(Offset::MAX);
+        }
+        self.confirm_ends();
+        Ok(())
+    }
+
+    fn confirm_ends(&mut self) {
+        if self.mode == Mode::Bounded {
+            return;
+        }
+        for partition in &mut self.decoder.partitions {
+            if partition.position >= partition.asked_end {
+                partition.watermark.read_to_end(self.asked_at_ms);
+            }
+        }
+    }
+}
+
+impl Decoder {
+    #[inline]
+    fn take(&mut self, record: &LogRecord<'_>) {
+        let place = usize::try_from(record.partition).unwrap_or(usize::MAX) / self.workers;
+        let Some(partition) = self.partitions.get_mut(place) else {
+            return;
+        };
+        if self.bounded && record.offset >= partition.run_end {
+            return;
+        }
+        self.tally.records += 1;
+        match RecordHead::decode(record.payload) {
+            Ok(Decoded::Event(head)) => {
+                partition.watermark.read(head.received_at_ms);
+                self.ids.push(head.id.0);
+                self.heads.push(Head {
+                    received_at_ms: head.received_at_ms,
+                    minute_ms: Granularity::Minute.floor(head.event_time_ms),
+                    slot: head.slot,
+                });
+            }
+            Ok(Decoded::Control) => self.tally.control += 1,
+            Err(reason) => {
+                self.tally.skip(reason);
+                if self.skipped_logged < SKIPPED_LOGGED_MAX {
+                    self.skipped_logged += 1;
+                    tracing::warn!(
+                        partition = record.partition,
+                        offset = record.offset,
+                        bytes = record.payload.len(),
+                        reason = reason.code(),
+                        "a record of the log was skipped"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Mixes the ids, all at once, and hands every event to its shard.
+    fn sort_by_shard(&mut self) {
+        self.mixer.mix_blocks(&mut self.ids);
+        for (block, head) in self.ids.iter().zip(&self.heads) {
+            let id = MixedId(u128::from_le_bytes(*block));
+            let pending = &mut self.batches[usize::from(id.shard(self.shards).0)];
+            pending.ids.push((id, head.received_at_ms));
+            pending.cells.push((head.minute_ms, head.slot));
+        }
+        self.ids.clear();
+        self.heads.clear();
+    }
+}

@@ -1,0 +1,267 @@
+//! The source operator: reads the worker's partitions and hands them out under epochs.
+//!
+//! Routing: none; batches go to their shard's owner in the next operator. Time: the *stamp* at
+//! hand, an epoch that lasts one tick or [`STAMP_RECORDS_MAX`] records and is always above the
+//! last one. Emits: batches as they are read; one watermark report at each stamp's end. Holds: one
+//! capability, for the stamp at hand; lets go of it when there is nothing more to read or the run
+//! is stopped.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tally_eventlog::LogError;
+use tally_operators::watermark::WatermarkReport;
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::operators::Capability;
+use timely::dataflow::operators::generic::{OutputBuilder, OutputBuilderSession};
+use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
+use timely::dataflow::operators::probe::Handle;
+use timely::dataflow::{Scope, StreamVec};
+use timely::scheduling::Activator;
+
+use crate::Epoch;
+use crate::error::CountError;
+use crate::options::Stages;
+use crate::reading::{EVENT_BYTES, Reading, ShardBatch};
+use crate::shared::Shared;
+
+/// A stamp ends after so many records, however fast they come.
+const STAMP_RECORDS_MAX: usize = 65_536;
+/// How long the source waits before it looks again whether there is room.
+const FULL_PAUSE: Duration = Duration::from_millis(1);
+/// How long it waits, at most, before it looks again for new records.
+const IDLE_PAUSE_MAX: Duration = Duration::from_millis(100);
+
+type Session<'a, D> = OutputBuilderSession<'a, Epoch, CapacityContainerBuilder<Vec<D>>>;
+
+/// What a source is made of.
+pub(crate) struct Source<'scope> {
+    /// Decoded events.
+    pub(crate) batches: StreamVec<'scope, Epoch, ShardBatch>,
+    /// What the worker says about its watermark.
+    pub(crate) reports: StreamVec<'scope, Epoch, WatermarkReport>,
+    /// Wakes the source.
+    pub(crate) activator: Activator,
+}
+
+/// Makes the source of this worker. `done` must be attached where records are done with.
+pub(crate) fn source<'scope>(
+    scope: Scope<'scope, Epoch>,
+    shared: &Arc<Shared>,
+    reading: Reading,
+    done: Handle<Epoch>,
+) -> Source<'scope> {
+    let mut builder = OperatorBuilder::new("Source".to_owned(), scope);
+    let activator = scope.activator_for(Rc::clone(&builder.operator_info().address));
+    let wake = activator.clone();
+    let (batches_out, batches) = builder.new_output();
+    let (reports_out, reports) = builder.new_output();
+    let mut batches_out = OutputBuilder::<_, CapacityContainerBuilder<_>>::from(batches_out);
+    let mut reports_out = OutputBuilder::<_, CapacityContainerBuilder<_>>::from(reports_out);
+    let mut state = SourceState::new(Arc::clone(shared), reading, done);
+    builder.build(move |capabilities| {
+        let mut held = Some(capabilities);
+        move |_frontiers| {
+            let Some(capabilities) = &mut held else {
+                return;
+            };
+            let (mut batches, mut reports) = (batches_out.activate(), reports_out.activate());
+            state.begin_stamp(capabilities);
+            let next = state.step(
+                |read| send(&mut batches, &capabilities[0], read),
+                |report| reports.session(&capabilities[1]).give(report),
+            );
+            state.begin_stamp(capabilities);
+            match next {
+                Ok(Next::Now) => wake.activate(),
+                Ok(Next::After(pause)) => wake.activate_after(pause),
+                Ok(Next::Never) => held = None,
+                Err(error) => {
+                    held = None;
+                    state.shared.fail(CountError::Log(error));
+                }
+            }
+        }
+    });
+    Source { batches, reports, activator }
+}
+
+fn send(
+    out: &mut Session<'_, ShardBatch>,
+    capability: &Capability<Epoch>,
+    batches: &mut dyn Iterator<Item = ShardBatch>,
+) {
+    out.session(capability).give_iterator(batches);
+}
+
+/// When the source wants to run again.
+enum Next {
+    Now,
+    After(Duration),
+    Never,
+}
+
+struct SourceState {
+    shared: Arc<Shared>,
+    reading: Reading,
+    stamp: Stamp,
+    on_the_way: OnTheWay,
+    done: Handle<Epoch>,
+    idle_pause: Duration,
+}
+
+impl SourceState {
+    fn new(shared: Arc<Shared>, reading: Reading, done: Handle<Epoch>) -> Self {
+        let tick = u64::try_from(shared.options.epoch_ms).unwrap_or(0).max(1);
+        let idle_pause = Duration::from_millis(tick).min(IDLE_PAUSE_MAX);
+        let (stamp, on_the_way) = (Stamp::default(), OnTheWay::default());
+        Self { shared, reading, stamp, on_the_way, done, idle_pause }
+    }
+
+    /// Begins the next stamp if the last one has ended: from then on that one can pass.
+    fn begin_stamp(&mut self, capabilities: &mut [Capability<Epoch>]) {
+        self.stamp.begin(self.shared.epochs.now());
+        for capability in capabilities {
+            capability.downgrade(&self.stamp.epoch);
+        }
+    }
+
+    /// Reads once if there is room, and ends the stamp if it is due.
+    fn step(
+        &mut self,
+        send: impl FnOnce(&mut dyn Iterator<Item = ShardBatch>),
+        report: impl FnOnce(WatermarkReport),
+    ) -> Result<Next, LogError> {
+        if self.shared.parts.stop.is_stopped() {
+            return Ok(Next::Never);
+        }
+        self.on_the_way.settle(|epoch| self.done.less_equal(&epoch));
+        let full = self.is_full();
+        let mut records = 0;
+        if !full && !self.shared.outbox.is_full() {
+            records = self.reading.read()?;
+            let tally = self.reading.take_tally();
+            self.shared.parts.progress.add(self.reading.worker(), &tally);
+            let sent = self.hand_out(send);
+            self.stamp.records += records;
+            self.on_the_way.add(self.stamp.epoch, sent);
+        }
+        let exhausted = self.reading.is_exhausted();
+        // A full source must end its stamp, or nothing of it would ever be done with.
+        let must_end = self.stamp.records > 0 && self.is_full();
+        if exhausted || must_end || self.stamp.is_due(&self.shared) {
+            report(self.reading.report()?);
+            self.stamp.ended = true;
+        }
+        Ok(match (exhausted, records, full) {
+            (true, _, _) => Next::Never,
+            (false, 0, true) => Next::After(FULL_PAUSE),
+            (false, 0, false) => Next::After(self.idle_pause),
+            (false, _, _) => Next::Now,
+        })
+    }
+
+    /// Sends what was read; returns the number of events sent.
+    fn hand_out(&mut self, send: impl FnOnce(&mut dyn Iterator<Item = ShardBatch>)) -> usize {
+        let mut events = 0;
+        let mut batches = self.reading.take_batches().inspect(|batch| events += batch.ids.len());
+        match self.shared.options.stages {
+            Stages::All | Stages::Dedup => {
+                send(&mut batches);
+                drop(batches);
+                events
+            }
+            Stages::Decode => {
+                batches.for_each(drop);
+                0
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        let options = &self.shared.options;
+        self.on_the_way.events >= options.budget_records
+            || self.on_the_way.events.saturating_mul(EVENT_BYTES) >= options.budget_bytes
+    }
+}
+
+/// The stamp at hand.
+#[derive(Debug, Default)]
+struct Stamp {
+    epoch: Epoch,
+    records: usize,
+    ended: bool,
+}
+
+impl Stamp {
+    /// Begins the next stamp if the one at hand has ended or none has begun.
+    fn begin(&mut self, now: Epoch) {
+        if self.ended || self.epoch == 0 {
+            *self = Self { epoch: now.max(self.epoch + 1), records: 0, ended: false };
+        }
+    }
+
+    fn is_due(&self, shared: &Shared) -> bool {
+        let tick = Epoch::try_from(shared.options.epoch_ms).unwrap_or(0);
+        self.records >= STAMP_RECORDS_MAX || shared.epochs.now() >= self.epoch + tick
+    }
+}
+
+/// Events that were sent and are not yet done with, by stamp.
+#[derive(Debug, Default)]
+struct OnTheWay {
+    by_stamp: VecDeque<(Epoch, usize)>,
+    events: usize,
+}
+
+impl OnTheWay {
+    fn add(&mut self, epoch: Epoch, events: usize) {
+        self.events += events;
+        match self.by_stamp.back_mut() {
+            Some((last, sum)) if *last == epoch => *sum += events,
+            Some(_) | None => self.by_stamp.push_back((epoch, events)),
+        }
+    }
+
+    /// Forgets what is done with.
+    fn settle(&mut self, is_under_way: impl Fn(Epoch) -> bool) {
+        while let Some((epoch, events)) = self.by_stamp.front()
+            && !is_under_way(*epoch)
+        {
+            self.events -= events;
+            self.by_stamp.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_is_always_above_the_last_even_when_time_stands_still() {
+        let mut stamp = Stamp::default();
+        stamp.begin(500);
+        assert_eq!(stamp.epoch, 500);
+        stamp.begin(900);
+        assert_eq!(stamp.epoch, 500, "a stamp lasts until it is ended");
+        stamp.ended = true;
+        stamp.begin(500);
+        assert_eq!(stamp.epoch, 501);
+    }
+
+    #[test]
+    fn what_is_on_the_way_is_counted_until_its_stamp_is_done_with() {
+        let mut on_the_way = OnTheWay::default();
+        for (epoch, events) in [(1, 10), (1, 5), (2, 7)] {
+            on_the_way.add(epoch, events);
+        }
+        assert_eq!(on_the_way.events, 22);
+        on_the_way.settle(|epoch| epoch >= 2);
+        assert_eq!(on_the_way.events, 7);
+        on_the_way.settle(|_| false);
+        assert_eq!(on_the_way.events, 0);
+    }
+}

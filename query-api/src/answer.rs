@@ -1,0 +1,364 @@
+//! Answers from sums: the pure half of answering.
+
+mod csv;
+#[cfg(test)]
+mod tests;
+
+use serde::{Serialize, Serializer};
+use sha2::{Digest, Sha256};
+use tally_model::bucket::{DAY_MS, Granularity};
+use tally_model::range::TimeRange;
+use tally_model::time::format_rfc3339;
+use tally_model::types::TypeId;
+use tally_model::vector::{CountVector, VectorError};
+
+use crate::ask::{AskedRange, Format};
+use crate::manifest::short;
+use crate::resolve::{Facts, Resolved};
+use crate::spans::ListedSpan;
+
+pub use csv::{series_csv, top_csv};
+
+/// Buckets younger than this may still change by late events.
+const FINAL_AFTER_MS: i64 = DAY_MS;
+
+/// A count in JSON: a number up to 2^53, which every reader holds exactly, above it a string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Count(pub u64);
+
+impl Serialize for Count {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        const EXACT_MAX: u64 = 1 << 53;
+        if self.0 <= EXACT_MAX {
+            serializer.serialize_u64(self.0)
+        } else {
+            serializer.collect_str(&self.0)
+        }
+    }
+}
+
+/// The range that an answer is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Window {
+    /// First instant counted.
+    pub start: String,
+    /// First instant not counted any more.
+    pub end: String,
+    /// `start` as asked for.
+    pub requested_start: String,
+    /// `end` as asked for.
+    pub requested_end: String,
+    /// The finest granularity that was needed to hit the bounds.
+    pub resolution: Granularity,
+    /// Whether more is counted than was asked for: by `snap=true`, or because the finer rows of
+    /// an edge are past retention.
+    pub widened: bool,
+}
+
+impl Window {
+    /// The window of `answered`, the range whose rows are read.
+    #[must_use]
+    pub fn new(asked: &AskedRange, answered: TimeRange, resolution: Granularity) -> Self {
+        let requested = (asked.requested_start_ms, asked.requested_end_ms);
+        Self {
+            start: format_rfc3339(answered.start_ms()),
+            end: format_rfc3339(answered.end_ms()),
+            requested_start: format_rfc3339(requested.0),
+            requested_end: format_rfc3339(requested.1),
+            resolution,
+            widened: requested != (answered.start_ms(), answered.end_ms()),
+        }
+    }
+}
+
+/// What every answer says beside its counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Envelope {
+    /// The range.
+    pub window: Window,
+    /// Whether the counts are final as far as anybody knows; see [`Completeness`].
+    pub complete: bool,
+    /// Whether the counts are those of the whole window: false when buckets have no row yet.
+    pub exact: bool,
+    /// When the youngest content that was read was written; null if nothing was.
+    pub as_of: Option<String>,
+    /// Changes with the revision of any row read.
+    pub digest: String,
+    /// Everything before it can be read.
+    pub readable_until: Option<String>,
+    /// Everything before it is old enough to be final.
+    pub final_until: Option<String>,
+    /// First minute that this deployment knows anything about.
+    pub data_from: Option<String>,
+    /// Rows that the counts were made from.
+    pub buckets_read: u64,
+    /// Periods whose manifests were consulted.
+    pub manifest_reads: u64,
+    /// Stretches that should have a row and have none, the first 100.
+    pub missing: Vec<ListedSpan>,
+    /// Minutes in all such stretches.
+    pub missing_minutes: i64,
+    /// Stretches that have no row yet, the first 100.
+    pub not_closed: Vec<ListedSpan>,
+    /// Minutes in all such stretches.
+    pub not_closed_minutes: i64,
+}
+
+/// Whether counts can be relied on. Every condition that takes that away is gathered here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completeness {
+    /// Nothing in the range is younger than 24 hours, missing or not closed.
+    pub complete: bool,
+    /// Every bucket of the range has its row, or lies before the origin.
+    pub exact: bool,
+}
+
+impl Completeness {
+    /// The state of a range that ends at `end_ms`.
+    #[must_use]
+    pub const fn of(facts: &Facts, end_ms: i64, all_rows: bool) -> Self {
+        let old_enough = end_ms <= final_before_ms(facts);
+        Self { complete: old_enough && all_rows, exact: all_rows }
+    }
+}
+
+/// The start of the first minute that is not older than 24 hours.
+const fn final_before_ms(facts: &Facts) -> i64 {
+    Granularity::Minute.floor(facts.now_ms - FINAL_AFTER_MS)
+}
+
+impl Envelope {
+    /// The envelope of an answer about `answered`, whose rows are `resolved`.
+    #[must_use]
+    pub fn new(window: Window, answered: TimeRange, facts: &Facts, resolved: &Resolved) -> Self {
+        let all_rows = resolved.missing.is_empty() && resolved.not_closed.is_empty();
+        let Completeness { complete, exact } = Completeness::of(facts, answered.end_ms(), all_rows);
+        let final_until_ms =
+            facts.retired_up_to_ms.map(|retired| retired.min(final_before_ms(facts)));
+        Self {
+            window,
+            complete,
+            exact,
+            as_of: resolved.written_at_ms.map(format_rfc3339),
+            digest: hex(&resolved.digest()),
+            readable_until: facts.readable_up_to_ms.map(format_rfc3339),
+            final_until: final_until_ms.map(format_rfc3339),
+            data_from: facts.origin_ms.map(format_rfc3339),
+            buckets_read: resolved.rows,
+            manifest_reads: resolved.manifest_reads,
+            missing: resolved.missing.listed(),
+            missing_minutes: resolved.missing.minutes(),
+            not_closed: resolved.not_closed.listed(),
+            not_closed_minutes: resolved.not_closed.minutes(),
+        }
+    }
+
+    /// A weak entity tag over everything that shapes the answer, `shape` (what was asked, beside
+    /// the window) included. Left out is what merely passes with time: the marks.
+    #[must_use]
+    pub fn entity_tag(&self, shape: &[&str], format: Format, registry_version: u64) -> String {
+        let mut digest = Sha256::new();
+        let mut field = |text: &str| {
+            // The length keeps two fields from reading like one.
+            digest.update(text.len().to_le_bytes());
+            digest.update(text);
+        };
+        let window = &self.window;
+        for text in [&window.start, &window.end, &window.requested_start, &window.requested_end] {
+            field(text);
+        }
+        field(window.resolution.name());
+        field(&self.digest);
+        field(if self.complete { "complete" } else { "" });
+        field(if self.exact { "exact" } else { "" });
+        for (spans, minutes) in
+            [(&self.missing, self.missing_minutes), (&self.not_closed, self.not_closed_minutes)]
+        {
+            field(&minutes.to_string());
+            for span in spans {
+                field(&span.start);
+                field(&span.end);
+            }
+        }
+        field(self.data_from.as_deref().unwrap_or(""));
+        field(format.name());
+        field(&registry_version.to_string());
+        for text in shape {
+            field(text);
+        }
+        format!("W/\"{}\"", hex(&short(digest)))
+    }
+}
+
+/// One event type of a top answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ranked {
+    /// Its place, from 1.
+    pub rank: usize,
+    /// Its name.
+    pub event_type: String,
+    /// Its id.
+    pub type_id: TypeId,
+    /// Its count in the window.
+    pub count: Count,
+}
+
+/// The answer to `GET /v1/stats/top`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TopAnswer {
+    /// Window, completeness and provenance.
+    #[serde(flatten)]
+    pub envelope: Envelope,
+    /// Events of all types, `other` included.
+    pub total: Count,
+    /// Events whose type the registry did not know. They have no rank: they are no event type.
+    pub other: Count,
+    /// The types with the greatest counts, ties in UTF-8 byte order of the name. Types without any
+    /// event in the window are left out.
+    pub results: Vec<Ranked>,
+}
+
+/// The slot whose name is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("slot {slot} has counts but the registry does not know it")]
+pub struct UnknownSlot {
+    /// The slot.
+    pub slot: TypeId,
+}
+
+/// The `k` types with the greatest counts in `sum`, ties in UTF-8 byte order of the name.
+///
+/// # Errors
+/// [`UnknownSlot`] if a slot that has counts has no name.
+pub fn rank<'a>(
+    sum: &CountVector,
+    k: usize,
+    name_of: impl Fn(TypeId) -> Option<&'a str>,
+) -> Result<Vec<Ranked>, UnknownSlot> {
+    let mut counted = Vec::with_capacity(sum.width());
+    for (slot, count) in (0_u16..).zip(sum.counts()).skip(1).filter(|(_, count)| **count > 0) {
+        let slot = TypeId(slot);
+        counted.push((*count, name_of(slot).ok_or(UnknownSlot { slot })?, slot));
+    }
+    counted.sort_unstable_by(|one, other| other.0.cmp(&one.0).then(one.1.cmp(other.1)));
+    counted.truncate(k);
+    let ranked = |(rank, (count, name, type_id)): (usize, (u64, &str, TypeId))| Ranked {
+        rank,
+        event_type: name.to_owned(),
+        type_id,
+        count: Count(count),
+    };
+    Ok((1..).zip(counted).map(ranked).collect())
+}
+
+/// One point of a series.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Point {
+    /// First instant of its bucket.
+    pub start: String,
+    /// The type's count in it, as far as rows are there.
+    pub count: Count,
+    /// Like the answer's `complete`, for this bucket alone.
+    pub complete: bool,
+}
+
+/// The answer to `GET /v1/stats/series`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SeriesAnswer {
+    /// Window, completeness and provenance.
+    #[serde(flatten)]
+    pub envelope: Envelope,
+    /// Name of the event type.
+    pub event_type: String,
+    /// Its id.
+    pub type_id: TypeId,
+    /// Width of a point.
+    pub granularity: Granularity,
+    /// Sum of the points.
+    pub total: Count,
+    /// Every bucket of the window in order, those without events too.
+    pub points: Vec<Point>,
+}
+
+/// Counts of one slot by point, while parts are added.
+#[derive(Clone, Debug)]
+pub struct PointSums {
+    slot: TypeId,
+    granularity: Granularity,
+    start_ms: i64,
+    counts: Vec<u64>,
+}
+
+impl PointSums {
+    /// Zeros for every bucket of `granularity` in `range`, whose bounds are bounds of buckets.
+    #[must_use]
+    pub fn new(slot: TypeId, granularity: Granularity, range: TimeRange) -> Self {
+        let points = (range.end_ms() - range.start_ms()) / granularity.width_ms();
+        let points = usize::try_from(points).unwrap_or(0);
+        Self { slot, granularity, start_ms: range.start_ms(), counts: vec![0; points] }
+    }
+
+    /// Adds the counts of a bucket that starts at `start_ms` and lies inside one point.
+    ///
+    /// # Errors
+    /// [`VectorError::Overflow`].
+    pub fn add(&mut self, start_ms: i64, vector: &CountVector) -> Result<(), VectorError> {
+        let index = self.index(start_ms);
+        if let Some(sum) = self.counts.get_mut(index) {
+            let slot = usize::from(self.slot.0);
+            *sum = sum.checked_add(vector.get(self.slot)).ok_or(VectorError::Overflow { slot })?;
+        }
+        Ok(())
+    }
+
+    /// The sum of all points.
+    ///
+    /// # Errors
+    /// [`VectorError::Overflow`].
+    pub fn total(&self) -> Result<u64, VectorError> {
+        let slot = usize::from(self.slot.0);
+        self.counts
+            .iter()
+            .try_fold(0_u64, |sum, count| sum.checked_add(*count))
+            .ok_or(VectorError::Overflow { slot })
+    }
+
+    /// The points, each with its own completeness.
+    #[must_use]
+    pub fn points(&self, facts: &Facts, resolved: &Resolved) -> Vec<Point> {
+        let mut all_rows = vec![true; self.counts.len()];
+        for span in resolved.missing.spans().iter().chain(resolved.not_closed.spans()) {
+            let last = self.index(span.end_ms - 1);
+            if let Some(touched) = all_rows.get_mut(self.index(span.start_ms)..=last) {
+                touched.fill(false);
+            }
+        }
+        let width_ms = self.granularity.width_ms();
+        let starts = (0..).map(|index: i64| self.start_ms + index * width_ms);
+        starts
+            .zip(self.counts.iter().zip(all_rows))
+            .map(|(start_ms, (count, all_rows))| Point {
+                start: format_rfc3339(start_ms),
+                count: Count(*count),
+                complete: Completeness::of(facts, start_ms + width_ms, all_rows).complete,
+            })
+            .collect()
+    }
+
+    fn index(&self, at_ms: i64) -> usize {
+        let index = (at_ms - self.start_ms).div_euclid(self.granularity.width_ms());
+        usize::try_from(index).unwrap_or(usize::MAX)
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a string does not fail");
+        text
+    })
+}

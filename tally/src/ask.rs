@@ -1,0 +1,181 @@
+//! The client commands: `top`, `series`, `types`, `keys`.
+
+use serde_json::{Value, json};
+use tally_model::bucket::Granularity;
+use tally_model::clock::Clock;
+use tally_model::time::format_rfc3339;
+
+use crate::cli::{KeysCommand, KindArg, RangeArgs, SeriesArgs, TargetArgs, TopArgs, TypesCommand};
+use crate::clock::SystemClock;
+use crate::failure::Failure;
+use crate::output::{self, Format};
+use crate::target::{Role, Target, encode};
+
+/// `tally top`.
+pub(crate) fn top(args: &TopArgs) -> Result<(), Failure> {
+    let target = Target::open(&args.target, Role::Read)?;
+    let query = range_query(&args.range, Granularity::Minute)?;
+    let path = format!("/v1/stats/top?{query}&k={}", args.k);
+    if let Some(answer) = raw(&target, &path, args.output)? {
+        return output::line(answer.trim_end());
+    }
+    let answer = ask_json(&target, &path)?;
+    let cells: Vec<Vec<String>> = items(&answer, "results")
+        .iter()
+        .map(|item| ["rank", "eventType", "count"].iter().map(|key| text(item, key)).collect())
+        .collect();
+    output::rows(Format::Table, &["rank", "eventType", "count"], &cells)?;
+    summary(&answer)
+}
+
+/// `tally series`.
+pub(crate) fn series(args: &SeriesArgs) -> Result<(), Failure> {
+    let target = Target::open(&args.target, Role::Read)?;
+    let width = Granularity::ALL.into_iter().find(|g| g.name() == args.granularity);
+    let query = range_query(&args.range, width.unwrap_or(Granularity::Minute))?;
+    let path = format!(
+        "/v1/stats/series?type={}&{query}&granularity={}",
+        encode(&args.event_type),
+        encode(&args.granularity)
+    );
+    if let Some(answer) = raw(&target, &path, args.output)? {
+        return output::line(answer.trim_end());
+    }
+    let answer = ask_json(&target, &path)?;
+    let cells: Vec<Vec<String>> = items(&answer, "points")
+        .iter()
+        .map(|item| ["start", "count", "complete"].iter().map(|key| text(item, key)).collect())
+        .collect();
+    output::rows(Format::Table, &["start", "count", "complete"], &cells)?;
+    summary(&answer)
+}
+
+/// `tally types …`.
+pub(crate) fn types(command: &TypesCommand) -> Result<(), Failure> {
+    match command {
+        TypesCommand::List { target, output } => {
+            let answer = ask_json(&Target::open(target, Role::Admin)?, "/v1/event-types")?;
+            list(&answer, "eventTypes", &["typeId", "name", "status", "owner", "piiFlag"], *output)
+        }
+        TypesCommand::Add { name, owner, pii, target } => {
+            let mut body = json!({"name": name, "piiFlag": pii});
+            if let (Some(owner), Some(fields)) = (owner, body.as_object_mut()) {
+                fields.insert("owner".to_owned(), json!(owner));
+            }
+            let target = Target::open(target, Role::Admin)?;
+            let answer = target.ask("POST", "/v1/event-types", Some(body.to_string().as_bytes()))?;
+            let entry: Value = serde_json::from_slice(&answer)?;
+            output::line(format!("{} has slot {}", text(&entry, "name"), text(&entry, "typeId")))
+        }
+        TypesCommand::Deprecate { name, target } => set_status(name, target, "deprecated"),
+        TypesCommand::Activate { name, target } => set_status(name, target, "active"),
+    }
+}
+
+fn set_status(name: &str, target: &TargetArgs, status: &str) -> Result<(), Failure> {
+    let target = Target::open(target, Role::Admin)?;
+    let body = json!({"status": status}).to_string();
+    let path = format!("/v1/event-types/{}", encode(name));
+    target.ask("PATCH", &path, Some(body.as_bytes()))?;
+    output::line(format!("{name} is {status}"))
+}
+
+/// `tally keys …`.
+pub(crate) fn keys(command: &KeysCommand) -> Result<(), Failure> {
+    match command {
+        KeysCommand::List { target, output } => {
+            let answer = ask_json(&Target::open(target, Role::Admin)?, "/v1/keys")?;
+            list(&answer, "keys", &["number", "kind", "name", "createdAt", "revokedAt"], *output)
+        }
+        KeysCommand::Create { kind, name, target } => {
+            let kind = match kind {
+                KindArg::Write => "write",
+                KindArg::Read => "read",
+                KindArg::Admin => "admin",
+            };
+            let body = json!({"kind": kind, "name": name}).to_string();
+            let target = Target::open(target, Role::Admin)?;
+            let answer = target.ask("POST", "/v1/keys", Some(body.as_bytes()))?;
+            let made: Value = serde_json::from_slice(&answer)?;
+            output::note(format!("key {} made; it is shown only now:", text(&made, "number")));
+            output::line(text(&made, "secret"))
+        }
+        KeysCommand::Revoke { number, target } => {
+            let target = Target::open(target, Role::Admin)?;
+            target.ask("POST", &format!("/v1/keys/{number}/revoke"), None)?;
+            output::line(format!("key {number} is revoked"))
+        }
+    }
+}
+
+fn range_query(range: &RangeArgs, width: Granularity) -> Result<String, Failure> {
+    let (start, end) = match (&range.start, &range.end, range.last) {
+        (Some(start), Some(end), _) => (start.clone(), end.clone()),
+        (_, _, Some(last_ms)) => {
+            let end = width.floor(SystemClock::new().now_ms());
+            (format_rfc3339(width.floor(end - last_ms)), format_rfc3339(end))
+        }
+        _ => return Err(Failure::usage("give --start and --end, or --last")),
+    };
+    let snap = if range.snap { "&snap=true" } else { "" };
+    Ok(format!("start={}&end={}{snap}", encode(&start), encode(&end)))
+}
+
+/// The answer as the service wrote it, for the forms that it writes itself.
+fn raw(target: &Target, path: &str, format: Format) -> Result<Option<String>, Failure> {
+    let path = match format {
+        Format::Table => return Ok(None),
+        Format::Json => path.to_owned(),
+        Format::Csv => format!("{path}&format=csv"),
+    };
+    Ok(Some(String::from_utf8(target.ask("GET", &path, None)?)?))
+}
+
+fn ask_json(target: &Target, path: &str) -> Result<Value, Failure> {
+    Ok(serde_json::from_slice(&target.ask("GET", path, None)?)?)
+}
+
+fn items<'a>(answer: &'a Value, key: &str) -> &'a [Value] {
+    answer.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn text(item: &Value, key: &str) -> String {
+    match item.get(key) {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Null) | None => String::new(),
+        Some(other) => other.to_string(),
+    }
+}
+
+fn list(answer: &Value, key: &str, headings: &[&str], format: Format) -> Result<(), Failure> {
+    if format == Format::Json {
+        return output::json(answer);
+    }
+    let cells: Vec<Vec<String>> = items(answer, key)
+        .iter()
+        .map(|item| headings.iter().map(|heading| text(item, heading)).collect())
+        .collect();
+    output::rows(format, headings, &cells)
+}
+
+/// What a reader of the table must know beside the numbers.
+fn summary(answer: &Value) -> Result<(), Failure> {
+    let window = answer.get("window").cloned().unwrap_or_default();
+    output::line(format!(
+        "{} to {}: {}, {}; total {}, as of {}",
+        text(&window, "start"),
+        text(&window, "end"),
+        if answer["complete"] == true { "complete" } else { "not complete yet" },
+        if answer["exact"] == true { "exact" } else { "not all counted" },
+        text(answer, "total"),
+        text(answer, "asOf"),
+    ))?;
+    if window["widened"] == true {
+        output::note(format!(
+            "the range was widened from {} to {}",
+            text(&window, "requestedStart"),
+            text(&window, "requestedEnd")
+        ));
+    }
+    Ok(())
+}

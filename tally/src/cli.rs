@@ -1,0 +1,390 @@
+//! The command line: what can be asked for, with examples.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::output::Format;
+use crate::units::duration_argument;
+
+/// Exact event counts per type and minute: events in over HTTP, top-K out in milliseconds.
+#[derive(Debug, Parser)]
+#[command(name = "tally", version, max_term_width = 100, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed or different, 2 usage, 3 not found, \
+                          4 not ready or pending, 5 refused.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run every role in one process on the embedded log and store.
+    #[command(after_help = "Examples:\n  tally up --demo\n  tally up --data-dir /var/lib/tally \
+                            --listen 0.0.0.0:8080\n  TALLY__PIPELINE__WORKERS=2 tally up")]
+    Up(UpArgs),
+    /// Count the log of a data folder.
+    #[command(after_help = "Examples:\n  tally worker --bounded --data-dir ./data\n  tally worker \
+                            --bounded --workers 4 -o json\n\nExit code 1 if any event was late, a \
+                            straggler or past the dedup window; the counts are put all the same.")]
+    Worker(WorkerArgs),
+    /// Take events from an NDJSON file (plain, .gz or .zst).
+    #[command(after_help = "Examples:\n  tally import events.ndjson.gz --data-dir ./data \
+                            --received-at event-time\n  tally import more.ndjson --url \
+                            http://127.0.0.1:8080 --token tw_...\n\nOn a live system receivedAt is \
+                            now, so events older than the allowed lateness are late: they rest \
+                            in the log and wait for a recount.")]
+    Import(ImportArgs),
+    /// The event types with the highest counts in [start, end).
+    #[command(after_help = "Examples:\n  tally top --last 1h --url http://127.0.0.1:8080 --token \
+                            tr_...\n  tally top --start 2026-03-01T00:00:00Z --end \
+                            2026-03-02T00:00:00Z -k 5 --data-dir ./data -o csv")]
+    Top(TopArgs),
+    /// The counts of one event type over time.
+    #[command(after_help = "Example:\n  tally series page_view --last 2h --granularity minute \
+                            --data-dir ./data -o csv")]
+    Series(SeriesArgs),
+    /// The registry of event types.
+    #[command(subcommand)]
+    Types(TypesCommand),
+    /// Write keys, read tokens and admin tokens.
+    #[command(subcommand)]
+    Keys(KeysCommand),
+    /// Look at the configuration.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Measure.
+    #[command(subcommand)]
+    Bench(BenchCommand),
+}
+
+/// Where settings come from.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ConfigArgs {
+    /// Read settings from this TOML file; `tally config show` lists all.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct UpArgs {
+    /// Folder of the embedded log and store; made if it is missing.
+    #[arg(long, value_name = "DIR", default_value = "data")]
+    pub(crate) data_dir: PathBuf,
+    /// Address of the collector and the query API; port 0 = any.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
+    pub(crate) listen: String,
+    /// Address of /livez, /readyz and /metrics; port 0 = any.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9090")]
+    pub(crate) admin: String,
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+    /// Write URLs and keys to this file (0600) once everything is ready.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ready_file: Option<PathBuf>,
+    /// Send a realistic stream of events to the own collector, with short delays.
+    #[arg(long)]
+    pub(crate) demo: bool,
+    /// Seed of the demo's stream.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "demo")]
+    pub(crate) demo_seed: u64,
+    /// Events per second of the demo.
+    #[arg(long, value_name = "N", default_value_t = 500, requires = "demo")]
+    pub(crate) demo_rate: u32,
+    /// Worker threads of the dataflow.
+    #[arg(long, value_name = "N")]
+    pub(crate) workers: Option<u16>,
+    /// Start although retention has removed records that no row was checked against.
+    #[arg(long)]
+    pub(crate) accept_hole: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct WorkerArgs {
+    /// Count to the present end of the log, put every window, and stop.
+    #[arg(long, required = true)]
+    pub(crate) bounded: bool,
+    /// The data folder.
+    #[arg(long, value_name = "DIR", default_value = "data")]
+    pub(crate) data_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+    /// Worker threads of the dataflow.
+    #[arg(long, value_name = "N")]
+    pub(crate) workers: Option<u16>,
+    /// Start although retention has removed records that no row was checked against.
+    #[arg(long)]
+    pub(crate) accept_hole: bool,
+    /// Form of the report.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+/// Which deployment a command works on: a data folder, or a running system.
+#[derive(Args, Clone, Debug)]
+#[group(skip)]
+pub(crate) struct TargetArgs {
+    /// A data folder that no process has open.
+    #[arg(long, value_name = "DIR", conflicts_with = "url")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Address of a running system, like http://127.0.0.1:8080.
+    #[arg(long, env = "TALLY_URL")]
+    pub(crate) url: Option<String>,
+    /// A key or token of the running system.
+    #[arg(long, env = "TALLY_TOKEN", hide_env_values = true, conflicts_with = "data_dir")]
+    pub(crate) token: Option<String>,
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ImportArgs {
+    /// NDJSON: one event a line, `{"eventId","eventType","userId","eventTime","properties"}`.
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// What receivedAt becomes; event-time only works on an empty deployment.
+    #[arg(long, value_enum, default_value_t = ReceivedAtArg::Now)]
+    pub(crate) received_at: ReceivedAtArg,
+    /// Leave types that the registry lacks unregistered: they are counted as `__other`.
+    #[arg(long)]
+    pub(crate) no_register: bool,
+    /// Wait until the counts are readable (with --url and --read-token).
+    #[arg(long, requires = "read_token")]
+    pub(crate) wait: bool,
+    /// Token that --wait asks with; a write key cannot ask.
+    #[arg(long, requires = "url")]
+    pub(crate) read_token: Option<String>,
+    /// Form of the report.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReceivedAtArg {
+    /// The time of the import.
+    Now,
+    /// The event's own time: history is counted as if it had arrived when it happened.
+    EventTime,
+}
+
+/// A range of time.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RangeArgs {
+    /// First instant, RFC 3339 with an offset.
+    #[arg(long, required_unless_present = "last", requires = "end")]
+    pub(crate) start: Option<String>,
+    /// First instant after the range.
+    #[arg(long, requires = "start")]
+    pub(crate) end: Option<String>,
+    /// The last whole minutes instead, like 1h or 7d.
+    #[arg(long, value_name = "DURATION", value_parser = duration_argument, conflicts_with = "start")]
+    pub(crate) last: Option<i64>,
+    /// Widen bounds to whole buckets instead of refusing them.
+    #[arg(long)]
+    pub(crate) snap: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    pub(crate) range: RangeArgs,
+    /// How many event types.
+    #[arg(short, default_value_t = 10)]
+    pub(crate) k: u16,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Form of the answer.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct SeriesArgs {
+    /// Name of the event type.
+    #[arg(value_name = "TYPE")]
+    pub(crate) event_type: String,
+    #[command(flatten)]
+    pub(crate) range: RangeArgs,
+    /// Width of a point: minute, hour or day.
+    #[arg(long, default_value = "minute")]
+    pub(crate) granularity: String,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Form of the answer.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TypesCommand {
+    /// List the registered event types.
+    List {
+        #[command(flatten)]
+        target: TargetArgs,
+        /// Form of the answer.
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Register an event type: it counts in its own slot from now on.
+    Add {
+        /// The name, as clients send it.
+        name: String,
+        /// Who answers for it.
+        #[arg(long)]
+        owner: Option<String>,
+        /// Its properties may hold personal data.
+        #[arg(long)]
+        pii: bool,
+        #[command(flatten)]
+        target: TargetArgs,
+    },
+    /// Mark a type as deprecated: it keeps its slot and still counts, senders are warned.
+    Deprecate {
+        /// The name.
+        name: String,
+        #[command(flatten)]
+        target: TargetArgs,
+    },
+    /// Undo a deprecation.
+    Activate {
+        /// The name.
+        name: String,
+        #[command(flatten)]
+        target: TargetArgs,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeysCommand {
+    /// List keys and tokens. Secrets cannot be shown: only their digests are stored.
+    List {
+        #[command(flatten)]
+        target: TargetArgs,
+        /// Form of the answer.
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Make a key or token; its secret is printed once.
+    Create {
+        /// What it opens.
+        #[arg(long, value_enum)]
+        kind: KindArg,
+        /// What it is for.
+        #[arg(long)]
+        name: String,
+        #[command(flatten)]
+        target: TargetArgs,
+    },
+    /// Revoke a key or token; collectors and query services forget it within ten seconds.
+    Revoke {
+        /// Its number in `tally keys list`.
+        number: u32,
+        #[command(flatten)]
+        target: TargetArgs,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KindArg {
+    /// Sends events.
+    Write,
+    /// Asks for statistics.
+    Read,
+    /// Manages types and keys.
+    Admin,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Check the settings and say what is wrong.
+    Check(ConfigArgs),
+    /// Show every setting with its value and where it comes from.
+    Show {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Form of the list.
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// The counting pipeline over an embedded log, stage by stage.
+    #[command(after_help = "Example:\n  tally bench count --events 5000000 --workers 2 -o json")]
+    Count(BenchCountArgs),
+    /// The dedup state alone, on one core.
+    #[command(after_help = "Example:\n  tally bench dedup --held 50000000 -o json")]
+    Dedup(BenchDedupArgs),
+    /// Write a seeded synthetic log into a new data folder, for tests and trials.
+    Generate(GenerateArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SynthArgs {
+    /// Number of records, repeats included.
+    #[arg(long, default_value_t = 5_000_000)]
+    pub(crate) events: u64,
+    /// Seed: the same seed gives the same records.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Days of receivedAt that the records span.
+    #[arg(long, default_value_t = 3)]
+    pub(crate) days: u32,
+    /// Number of event types; the first has 40 % of the events.
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) types: u16,
+    /// Bytes of a record.
+    #[arg(long, default_value_t = 500)]
+    pub(crate) record_bytes: usize,
+    /// Thousandths of the records that repeat an earlier one.
+    #[arg(long, default_value_t = 20)]
+    pub(crate) repeats: u32,
+    /// Largest distance of eventTime behind receivedAt, in seconds.
+    #[arg(long, default_value_t = 900)]
+    pub(crate) disorder_seconds: u32,
+    /// Leave this partition empty.
+    #[arg(long, value_name = "PARTITION")]
+    pub(crate) empty_partition: Option<u32>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchCountArgs {
+    #[command(flatten)]
+    pub(crate) synth: SynthArgs,
+    /// Worker threads of the dataflow.
+    #[arg(long, default_value_t = 2)]
+    pub(crate) workers: u16,
+    /// Form of the report.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchDedupArgs {
+    /// Ids held before the measurement starts.
+    #[arg(long, default_value_t = 5_000_000)]
+    pub(crate) held: u64,
+    /// Ids measured.
+    #[arg(long, default_value_t = 5_000_000)]
+    pub(crate) events: u64,
+    /// Form of the report.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct GenerateArgs {
+    /// The data folder to make.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+    #[command(flatten)]
+    pub(crate) synth: SynthArgs,
+    /// Also write the counts that the naive model finds, as CSV of minute,eventType,count.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) truth: Option<PathBuf>,
+}

@@ -1,0 +1,212 @@
+//! Settings: compiled-in defaults, then a file, then the environment, then flags.
+//!
+//! `default.toml` names every setting that exists; a key that it lacks is refused. Each value is
+//! checked once, here, into [`Settings`], which cannot be wrong. Nothing reads the environment
+//! later.
+
+mod layers;
+
+pub(crate) use layers::{Layers, SettingError};
+
+use tally_collector::limits::Limits;
+use tally_model::bucket::DAY_MS;
+use tally_model::ids::Shards;
+use tally_model::rules::{DedupRule, Timing};
+
+/// Everything that can be set, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) pipeline: Pipeline,
+    pub(crate) fixed: Fixed,
+    pub(crate) log: Log,
+    pub(crate) retention: Retention,
+    pub(crate) privacy: Privacy,
+    pub(crate) collector: Collector,
+    pub(crate) query: Query,
+}
+
+/// How the counting pipeline runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Pipeline {
+    pub(crate) timing: Timing,
+    pub(crate) epoch_ms: i64,
+    pub(crate) restate_every_ms: i64,
+    pub(crate) workers: usize,
+}
+
+/// What is fixed when a deployment is made; a later setting that differs is refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Fixed {
+    pub(crate) shards: Chosen<Shards>,
+    pub(crate) dedup: Chosen<DedupRule>,
+    pub(crate) partitions: Chosen<u32>,
+}
+
+/// A value, and whether somebody asked for it or it is the default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chosen<T> {
+    pub(crate) value: T,
+    pub(crate) asked_for: bool,
+}
+
+/// The embedded log.
+#[derive(Clone, Debug)]
+pub(crate) struct Log {
+    pub(crate) retention_ms: i64,
+    pub(crate) segment_bytes: u64,
+}
+
+/// How long rows are kept, in whole days.
+#[derive(Clone, Debug)]
+pub(crate) struct Retention {
+    pub(crate) minutes_days: i64,
+    pub(crate) hours_days: i64,
+}
+
+/// Handling of personal data.
+#[derive(Clone, Debug)]
+pub(crate) struct Privacy {
+    pub(crate) key_cache_ttl_ms: u64,
+}
+
+/// The ingest service.
+#[derive(Clone, Debug)]
+pub(crate) struct Collector {
+    pub(crate) capture: bool,
+    pub(crate) consent_required: bool,
+    pub(crate) limits: Limits,
+    pub(crate) header_deadline_ms: u64,
+    pub(crate) connections: usize,
+}
+
+/// The query service.
+#[derive(Clone, Debug)]
+pub(crate) struct Query {
+    pub(crate) cache_bytes: usize,
+}
+
+impl Settings {
+    /// Checks merged layers.
+    ///
+    /// # Errors
+    /// [`SettingError`] names the file or variable, the key, the value and what is allowed.
+    pub(crate) fn check(layers: &Layers) -> Result<Self, SettingError> {
+        layers.only("log.url", &["auto"])?;
+        layers.only("counts.url", &["auto"])?;
+        let pipeline = pipeline(layers)?;
+        let fixed = fixed(layers)?;
+        let log = Log {
+            retention_ms: layers.duration("log.retention", 60_000, 3_650 * DAY_MS)?,
+            segment_bytes: layers.size("log.segment", 1 << 16, 1 << 32)?,
+        };
+        let needed_ms = fixed.dedup.value.window_ms() + fixed.dedup.value.width_ms() + DAY_MS;
+        if log.retention_ms <= needed_ms {
+            return Err(layers.refuse(
+                "log.retention",
+                format!(
+                    "longer than dedup.window + dedup.bucket + 1d = {}, so that a restart can \
+                     rebuild the dedup state",
+                    crate::units::show_duration(needed_ms)
+                ),
+            ));
+        }
+        Ok(Self {
+            pipeline,
+            fixed,
+            log,
+            retention: Retention {
+                minutes_days: layers.days("retention.minutes")?,
+                hours_days: layers.days("retention.hours")?,
+            },
+            privacy: Privacy {
+                key_cache_ttl_ms: layers.duration_u64("privacy.key_cache_ttl", 6_000, DAY_MS)?,
+            },
+            collector: collector(layers)?,
+            query: Query { cache_bytes: layers.size_usize("query.cache", 1 << 20, 1 << 40)? },
+        })
+    }
+}
+
+fn pipeline(layers: &Layers) -> Result<Pipeline, SettingError> {
+    let append_deadline_ms = layers.duration("collector.limits.append_deadline", 1, 3_600_000)?;
+    let timing = Timing {
+        watermark_delay_ms: layers.duration("pipeline.watermark_delay", 0, DAY_MS)?,
+        lateness_ms: layers.duration("pipeline.lateness", 0, 7 * DAY_MS)?,
+        append_grace_ms: layers.duration("pipeline.append_grace", 0, DAY_MS)?,
+    };
+    if timing.append_grace_ms <= append_deadline_ms {
+        return Err(layers.refuse(
+            "pipeline.append_grace",
+            format!(
+                "longer than collector.limits.append_deadline = {}, so that an on-time record is \
+                 never read after its minute is retired",
+                crate::units::show_duration(append_deadline_ms)
+            ),
+        ));
+    }
+    let workers = match layers.count("pipeline.workers", 0, u64::from(Shards::MAX))? {
+        0 => std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
+        workers => usize::try_from(workers).unwrap_or(1),
+    };
+    Ok(Pipeline {
+        timing,
+        epoch_ms: layers.duration("pipeline.epoch", 10, 60_000)?,
+        restate_every_ms: layers.duration("pipeline.restate_every", 100, 3_600_000)?,
+        workers,
+    })
+}
+
+fn fixed(layers: &Layers) -> Result<Fixed, SettingError> {
+    let shards = layers.count("pipeline.shards", 1, u64::from(Shards::MAX))?;
+    let shards = u16::try_from(shards).ok().and_then(Shards::new).unwrap_or(Shards::DEFAULT);
+    let window_ms = layers.duration("dedup.window", 1_000, 3_650 * DAY_MS)?;
+    let width_ms = if layers.text("dedup.bucket")? == "auto" {
+        DedupRule::default_width_ms(window_ms)
+    } else {
+        layers.duration("dedup.bucket", 1_000, 3_650 * DAY_MS)?
+    };
+    let dedup = DedupRule::new(window_ms, width_ms).map_err(|_not_whole| {
+        layers.refuse("dedup.window", "a whole number of dedup.bucket, at least one".to_owned())
+    })?;
+    let partitions = layers.count("log.partitions", 1, 1_024)?;
+    Ok(Fixed {
+        shards: Chosen { value: shards, asked_for: layers.is_set("pipeline.shards") },
+        dedup: Chosen {
+            value: dedup,
+            asked_for: layers.is_set("dedup.window") || layers.is_set("dedup.bucket"),
+        },
+        partitions: Chosen {
+            value: u32::try_from(partitions).unwrap_or(8),
+            asked_for: layers.is_set("log.partitions"),
+        },
+    })
+}
+
+fn collector(layers: &Layers) -> Result<Collector, SettingError> {
+    let limits = Limits {
+        events: layers.count_usize("collector.limits.events", 1, 100_000)?,
+        wire_bytes: layers.size_usize("collector.limits.wire", 1 << 10, 1 << 30)?,
+        inflated_bytes: layers.size_usize("collector.limits.inflated", 1 << 10, 1 << 32)?,
+        record_bytes: layers.size_usize("collector.limits.record", 1 << 10, 1 << 20)?,
+        depth: layers.count_usize("collector.limits.depth", 1, 1_000)?,
+        type_bytes: layers.size_usize("collector.limits.type", 1, 1 << 10)?,
+        user_id_bytes: layers.size_usize("collector.limits.user_id", 1, 1 << 16)?,
+        append_timeout_ms: layers.duration_u64("collector.limits.append_deadline", 1, 3_600_000)?,
+        body_timeout_ms: layers.duration_u64("collector.limits.body_deadline", 100, 3_600_000)?,
+        ..Limits::default()
+    };
+    Ok(Collector {
+        capture: layers.boolean("collector.capture")?,
+        consent_required: layers.boolean("collector.consent")?,
+        limits,
+        header_deadline_ms: layers.duration_u64(
+            "collector.limits.header_deadline",
+            100,
+            3_600_000,
+        )?,
+        connections: layers.count_usize("collector.limits.connections", 1, 1_000_000)?,
+    })
+}
+
+#[cfg(test)]
+mod tests;

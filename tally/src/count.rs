@@ -1,0 +1,210 @@
+//! `tally worker --bounded`: count the log of a data folder to its present end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tally_dataflow::{
+    CountError, CountOptions, CountParts, CountProgress, CountReport, Mode, Stages, StopSignal,
+};
+use tally_model::revision::Generation;
+use tally_model::time::format_rfc3339;
+use tally_sinks::counts::WriterId;
+use tally_sinks::marks;
+
+use crate::cli::WorkerArgs;
+use crate::clock::SystemClock;
+use crate::config::Settings;
+use crate::deployment::{Deployment, Missing, random};
+use crate::failure::{Exit, Failure};
+use crate::output::{self, Format};
+use crate::target::load_settings;
+
+/// `tally worker`.
+pub(crate) fn worker(args: &WorkerArgs) -> Result<(), Failure> {
+    let settings = load_settings(args.config.config.as_deref(), |layers| match args.workers {
+        Some(workers) => layers.add_flag("--workers", "pipeline.workers", i64::from(workers)),
+        None => Ok(()),
+    })?;
+    crate::logging::start();
+    let clock = Arc::new(SystemClock::new());
+    let deployment = Deployment::open(&args.data_dir, Missing::Refuse, &settings, clock)?;
+    deployment.set_origin()?;
+    let report = bounded(&deployment, &settings, args.accept_hole)?;
+    print(&report, args.output)?;
+    let totals = &report.totals;
+    let left_out = totals.late + totals.straggler + totals.past_window;
+    if left_out == 0 {
+        return Ok(());
+    }
+    Err(Failure::message(
+        Exit::Failed,
+        format!(
+            "{left_out} events are not in the counts: {} late, {} stragglers, {} past the dedup \
+             window; they wait for a recount",
+            totals.late, totals.straggler, totals.past_window
+        ),
+    ))
+}
+
+/// Counts to the present end of the log, with a progress bar where somebody watches.
+///
+/// # Errors
+/// Exit 5 if the deployment was taken over or retention left a hole.
+pub(crate) fn bounded(
+    deployment: &Deployment,
+    settings: &Settings,
+    accept_hole: bool,
+) -> Result<CountReport, Failure> {
+    let progress = Arc::new(CountProgress::default());
+    let parts = parts(deployment, claim(deployment)?, Arc::clone(&progress), Arc::default())?;
+    let options = options(deployment, settings, Mode::Bounded, accept_hole);
+    let total = records_to_read(deployment)?;
+    let bar = bar(total, "counting");
+    let outcome = std::thread::scope(|scope| {
+        let running = scope.spawn(|| tally_dataflow::run(parts, options));
+        while !running.is_finished() {
+            bar.set_position(progress.totals().records);
+            std::thread::park_timeout(Duration::from_millis(100));
+        }
+        running.join()
+    });
+    bar.finish_and_clear();
+    match outcome {
+        Ok(outcome) => outcome.map_err(failure),
+        Err(_panic) => Err(Failure::message(Exit::Failed, "the counting thread panicked")),
+    }
+}
+
+/// The next generation of this deployment, claimed before anything is put.
+pub(crate) fn claim(deployment: &Deployment) -> Result<Generation, Failure> {
+    Ok(marks::claim_generation(deployment.meta.as_ref(), deployment.clock.now_ms())?)
+}
+
+/// What the dataflow works on.
+pub(crate) fn parts(
+    deployment: &Deployment,
+    generation: Generation,
+    progress: Arc<CountProgress>,
+    stop: Arc<StopSignal>,
+) -> Result<CountParts, Failure> {
+    let log: Arc<dyn tally_eventlog::EventLog> = deployment.log.clone();
+    Ok(CountParts {
+        log,
+        counts: Arc::clone(&deployment.counts),
+        meta: Arc::clone(&deployment.meta),
+        mixer: deployment.mixer(),
+        clock: Arc::clone(&deployment.clock),
+        writer: WriterId(u64::from_le_bytes(random()?)),
+        generation,
+        progress,
+        stop,
+    })
+}
+
+/// How the dataflow works on it.
+pub(crate) fn options(
+    deployment: &Deployment,
+    settings: &Settings,
+    mode: Mode,
+    accept_hole: bool,
+) -> CountOptions {
+    CountOptions {
+        workers: settings.pipeline.workers,
+        shards: deployment.shards,
+        timing: settings.pipeline.timing,
+        dedup: deployment.dedup,
+        epoch_ms: settings.pipeline.epoch_ms,
+        restate_every_ms: settings.pipeline.restate_every_ms,
+        mode,
+        accept_hole,
+        minutes_kept_days: settings.retention.minutes_days,
+        stages: Stages::All,
+        ..CountOptions::default()
+    }
+}
+
+fn records_to_read(deployment: &Deployment) -> Result<u64, Failure> {
+    use tally_eventlog::EventLog;
+    let (low, end) = (deployment.log.low_offsets()?, deployment.log.end_offsets()?);
+    Ok(low.iter().zip(&end).map(|(low, end)| end - low).sum())
+}
+
+/// A progress bar on standard error; hidden where nobody watches.
+pub(crate) fn bar(total: u64, what: &'static str) -> indicatif::ProgressBar {
+    if !output::is_watched() {
+        return indicatif::ProgressBar::hidden();
+    }
+    let style = indicatif::ProgressStyle::with_template(
+        "{msg} {wide_bar} {human_pos}/{human_len} {per_sec} eta {eta}",
+    );
+    let bar = indicatif::ProgressBar::new(total).with_message(what);
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_template) => bar,
+    }
+}
+
+/// The exit code of a pipeline that ended by itself.
+pub(crate) fn failure(error: CountError) -> Failure {
+    let exit = match error {
+        CountError::Hole { .. } | CountError::Fenced { .. } => Exit::Refused,
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, error)
+}
+
+/// The report of a run as JSON: what became of every record read.
+pub(crate) fn describe(report: &CountReport) -> Value {
+    let totals = &report.totals;
+    let invalid: serde_json::Map<String, Value> = tally_model::reasons::InvalidReason::ALL
+        .iter()
+        .map(|reason| (reason.code().to_owned(), json!(totals.invalid(*reason))))
+        .collect();
+    json!({
+        "records": totals.records,
+        "counted": totals.counted,
+        "repeats": totals.repeats,
+        "late": totals.late,
+        "straggler": totals.straggler,
+        "pastWindow": totals.past_window,
+        "control": totals.control,
+        "invalid": invalid,
+        "countedByWorker": report.counted_by_worker,
+        "rows": {
+            "put": report.rows.put,
+            "unchanged": report.rows.unchanged,
+            "withheld": report.rows.withheld,
+            "refused": report.rows.refused,
+            "pastRetention": report.rows.past_retention,
+        },
+        "watermark": report.watermark_ms.map(format_rfc3339),
+        "retiredUpTo": report.retired_up_to_ms.map(format_rfc3339),
+        "seconds": report.seconds,
+    })
+}
+
+fn print(report: &CountReport, format: Format) -> Result<(), Failure> {
+    let report = describe(report);
+    if format == Format::Json {
+        return output::json(&report);
+    }
+    let mut rows = Vec::new();
+    for (name, value) in report.as_object().into_iter().flatten() {
+        match value {
+            Value::Object(inner) => {
+                rows.extend(inner.iter().map(|(key, v)| vec![format!("{name}.{key}"), show(v)]));
+            }
+            other => rows.push(vec![name.clone(), show(other)]),
+        }
+    }
+    output::rows(format, &["what", "value"], &rows)
+}
+
+fn show(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,357 @@
+//! The data folder: what is in it, who may open it, and what is fixed for its life.
+//!
+//! ```text
+//! DIR/deployment.json  what was fixed when the deployment was made
+//! DIR/lock             held by the one process that has the folder open
+//! DIR/log/             the event log
+//! DIR/counts.redb      counts, registry, tokens, marks
+//! DIR/keys.redb        wrapped keys of users, wrapped secrets of the deployment
+//! DIR/ledger.redb      erasure ledger, apart from the keys that it destroys
+//! DIR/master.key       the key that wraps all others (0600)
+//! DIR/bootstrap.json   the three keys of the first start (0600)
+//! ```
+
+use std::fs::{File, TryLockError};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use tally_eventlog::EventLog;
+use tally_eventlog::segment::{SegmentLog, SegmentOptions};
+use tally_model::bucket::Granularity;
+use tally_model::clock::Clock;
+use tally_model::ids::{IdMixer, Shards};
+use tally_model::rules::DedupRule;
+use tally_privacy::master::MasterKey;
+use tally_privacy::secrets::DeploymentSecrets;
+use tally_sinks::counts::CountsStore;
+use tally_sinks::marks;
+use tally_sinks::meta::MetaStore;
+use tally_sinks::redb::{OpenError, RedbStore};
+use tally_sinks::registry::Registry;
+use tally_sinks::tokens::{Scope, TokenKind, Tokens, format_secret};
+
+use crate::config::{Chosen, Settings};
+use crate::failure::{Exit, Failure};
+
+const FORMAT: &str = "tally-deployment";
+const VERSION: u32 = 1;
+
+/// What was fixed when the deployment was made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Descriptor {
+    format: String,
+    version: u32,
+    id: String,
+    created_at_ms: i64,
+    shards: u16,
+    partitions: u32,
+    dedup_window_ms: i64,
+    dedup_bucket_ms: i64,
+}
+
+/// The keys made on first start.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct BootstrapKeys {
+    pub(crate) write_key: String,
+    pub(crate) read_token: String,
+    pub(crate) admin_token: String,
+}
+
+/// A data folder that this process has open.
+pub(crate) struct Deployment {
+    pub(crate) dir: PathBuf,
+    pub(crate) shards: Shards,
+    pub(crate) dedup: DedupRule,
+    pub(crate) log: Arc<SegmentLog>,
+    pub(crate) counts: Arc<dyn CountsStore>,
+    pub(crate) meta: Arc<dyn MetaStore>,
+    pub(crate) keys: Arc<dyn MetaStore>,
+    pub(crate) ledger: Arc<dyn MetaStore>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) tokens: Arc<Tokens>,
+    pub(crate) master: MasterKey,
+    pub(crate) secrets: DeploymentSecrets,
+    pub(crate) bootstrap: BootstrapKeys,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Held for as long as the folder is open.
+    _lock: File,
+}
+
+/// Whether a missing data folder is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    Create,
+    Refuse,
+}
+
+impl Deployment {
+    /// Opens the data folder, or makes a new one.
+    ///
+    /// # Errors
+    /// Exit 5 for a folder that is in use, foreign, damaged or made with other fixed settings;
+    /// exit 3 if it is missing and must not be made.
+    pub(crate) fn open(
+        dir: &Path,
+        missing: Missing,
+        settings: &Settings,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Failure> {
+        if missing == Missing::Refuse && !dir.join("deployment.json").exists() {
+            return Err(Failure::message(
+                Exit::NotFound,
+                format!("{} is no data folder of Tally: there is no deployment.json", dir.display()),
+            ));
+        }
+        refuse_foreign(dir)?;
+        std::fs::create_dir_all(dir)
+            .with_context(|| format!("cannot make the data folder {}", dir.display()))?;
+        let lock = lock(dir)?;
+        let descriptor = describe(dir, settings, clock.as_ref())?;
+        let (shards, dedup) = fixed(dir, &descriptor, settings)?;
+        let options = SegmentOptions {
+            partitions: descriptor.partitions,
+            segment_bytes: settings.log.segment_bytes,
+            retention_ms: settings.log.retention_ms,
+            ..SegmentOptions::default()
+        };
+        let log = SegmentLog::open(&dir.join("log"), options, Arc::clone(&clock))
+            .map_err(|error| Failure::new(Exit::Refused, error))?;
+        let store = open_store(&dir.join("counts.redb"))?;
+        let (counts, meta): (Arc<dyn CountsStore>, Arc<dyn MetaStore>) =
+            (Arc::new(store.counts()), Arc::new(store.meta()));
+        let keys: Arc<dyn MetaStore> = Arc::new(open_store(&dir.join("keys.redb"))?.meta());
+        let ledger: Arc<dyn MetaStore> = Arc::new(open_store(&dir.join("ledger.redb"))?.meta());
+        let master = MasterKey::load_or_create(&dir.join("master.key"))
+            .map_err(|error| Failure::new(Exit::Refused, error))?;
+        let secrets = DeploymentSecrets::load_or_create(keys.as_ref(), &master)
+            .map_err(|error| Failure::new(Exit::Refused, error))?;
+        let registry = Arc::new(Registry::open(Arc::clone(&meta))?);
+        let tokens = Arc::new(Tokens::open(Arc::clone(&meta))?);
+        let bootstrap = bootstrap_keys(dir, &tokens, clock.now_ms())?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            shards,
+            dedup,
+            log: Arc::new(log),
+            counts,
+            meta,
+            keys,
+            ledger,
+            registry,
+            tokens,
+            master,
+            secrets,
+            bootstrap,
+            clock,
+            _lock: lock,
+        })
+    }
+
+    /// The bijection from event ids to mixed ids.
+    pub(crate) fn mixer(&self) -> IdMixer {
+        IdMixer::new(self.secrets.id_key)
+    }
+
+    /// Whether nothing was ever recorded: no record in the log and no bucket row.
+    pub(crate) fn is_empty(&self) -> Result<bool, Failure> {
+        let ends = self.log.end_offsets()?;
+        Ok(ends.iter().all(|end| *end == 0) && self.counts.is_empty()?)
+    }
+
+    /// Sets the origin, the first minute that can hold an event, unless it is set.
+    pub(crate) fn set_origin(&self) -> Result<(), Failure> {
+        let minute = Granularity::Minute.floor(self.clock.now_ms());
+        marks::set_origin_if_absent(self.meta.as_ref(), minute)?;
+        Ok(())
+    }
+}
+
+fn open_store(path: &Path) -> Result<RedbStore, Failure> {
+    RedbStore::open(path).map_err(|error: OpenError| Failure::new(Exit::Refused, error))
+}
+
+/// A folder that holds files but no deployment belongs to somebody else.
+fn refuse_foreign(dir: &Path) -> Result<(), Failure> {
+    if !dir.exists() || dir.join("deployment.json").exists() {
+        return Ok(());
+    }
+    let entries = std::fs::read_dir(dir)
+        .with_context(|| format!("cannot read the data folder {}", dir.display()))?;
+    for entry in entries {
+        let name = entry?.file_name();
+        // A start that was cut short before the descriptor was written leaves the lock alone.
+        if name != "lock" && name != "deployment.json.new" {
+            return Err(Failure::refused(format!(
+                "{} is not a data folder of Tally (it holds {} but no deployment.json); choose an \
+                 empty or a new folder with --data-dir",
+                dir.display(),
+                Path::new(&name).display(),
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn lock(dir: &Path) -> Result<File, Failure> {
+    let path = dir.join("lock");
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .with_context(|| format!("cannot write to the data folder {}", dir.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Failure::refused(format!(
+            "another process has the data folder {} open; stop it first, or talk to it with --url \
+             and --token",
+            dir.display()
+        ))),
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))?
+        }
+    }
+}
+
+fn describe(dir: &Path, settings: &Settings, clock: &dyn Clock) -> Result<Descriptor, Failure> {
+    let path = dir.join("deployment.json");
+    if !path.exists() {
+        let fixed = &settings.fixed;
+        let descriptor = Descriptor {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            id: new_id()?.to_string(),
+            created_at_ms: clock.now_ms(),
+            shards: fixed.shards.value.count(),
+            partitions: fixed.partitions.value,
+            dedup_window_ms: fixed.dedup.value.window_ms(),
+            dedup_bucket_ms: fixed.dedup.value.width_ms(),
+        };
+        write_whole(&path, &serde_json::to_vec_pretty(&descriptor)?, 0o644)?;
+        return Ok(descriptor);
+    }
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    let damaged = |what: &str| {
+        Failure::refused(format!(
+            "{} is damaged or foreign ({what}); restore the folder from a backup, or choose \
+             another one with --data-dir",
+            path.display()
+        ))
+    };
+    let descriptor: Descriptor =
+        serde_json::from_str(&text).map_err(|error| damaged(&error.to_string()))?;
+    if descriptor.format != FORMAT {
+        return Err(damaged("it describes something else"));
+    }
+    if descriptor.version != VERSION {
+        return Err(Failure::refused(format!(
+            "{} has version {}; this program reads version {VERSION}",
+            path.display(),
+            descriptor.version
+        )));
+    }
+    Ok(descriptor)
+}
+
+fn fixed(
+    dir: &Path,
+    descriptor: &Descriptor,
+    settings: &Settings,
+) -> Result<(Shards, DedupRule), Failure> {
+    let damaged = || {
+        Failure::refused(format!(
+            "{} holds values that no deployment can have",
+            dir.join("deployment.json").display()
+        ))
+    };
+    let shards = Shards::new(descriptor.shards).ok_or_else(damaged)?;
+    let dedup = DedupRule::new(descriptor.dedup_window_ms, descriptor.dedup_bucket_ms)
+        .map_err(|_not_whole| damaged())?;
+    let fixed = &settings.fixed;
+    agree(dir, "pipeline.shards", fixed.shards, shards, |shards| shards.count().to_string())?;
+    agree(dir, "log.partitions", fixed.partitions, descriptor.partitions, ToString::to_string)?;
+    agree(dir, "dedup.window and dedup.bucket", fixed.dedup, dedup, |rule| {
+        let [window, bucket] = [rule.window_ms(), rule.width_ms()].map(crate::units::show_duration);
+        format!("{window} in buckets of {bucket}")
+    })?;
+    Ok((shards, dedup))
+}
+
+/// A fixed setting that somebody asked for must be the one that the deployment was made with.
+fn agree<T: PartialEq>(
+    dir: &Path,
+    key: &str,
+    asked: Chosen<T>,
+    made_with: T,
+    show: impl Fn(&T) -> String,
+) -> Result<(), Failure> {
+    if !asked.asked_for || asked.value == made_with {
+        return Ok(());
+    }
+    Err(Failure::refused(format!(
+        "{key} is fixed when a deployment is made: {} was made with {}, the configuration says {}",
+        dir.display(),
+        show(&made_with),
+        show(&asked.value),
+    )))
+}
+
+/// The keys of the first start: made once, kept in the folder, known to the store as digests only.
+fn bootstrap_keys(dir: &Path, tokens: &Tokens, now_ms: i64) -> Result<BootstrapKeys, Failure> {
+    let path = dir.join("bootstrap.json");
+    if path.exists() {
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        return serde_json::from_str(&text).map_err(|error| {
+            Failure::refused(format!("{} is damaged: {error}", path.display()))
+        });
+    }
+    let secret = |kind| -> Result<String, Failure> { Ok(format_secret(kind, random()?)) };
+    let keys = BootstrapKeys {
+        write_key: secret(TokenKind::Write)?,
+        read_token: secret(TokenKind::Read)?,
+        admin_token: secret(TokenKind::Admin)?,
+    };
+    let read = [Scope::Stats, Scope::StatsRaw];
+    tokens.create(TokenKind::Write, "bootstrap", &[], &keys.write_key, now_ms)?;
+    tokens.create(TokenKind::Read, "bootstrap", &read, &keys.read_token, now_ms)?;
+    tokens.create(TokenKind::Admin, "bootstrap", &[], &keys.admin_token, now_ms)?;
+    write_whole(&path, &serde_json::to_vec_pretty(&keys)?, 0o600)?;
+    Ok(keys)
+}
+
+/// Random bytes of the operating system.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Failure> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| anyhow::anyhow!("the operating system gives no random bytes: {error}"))?;
+    Ok(bytes)
+}
+
+fn new_id() -> Result<uuid::Uuid, Failure> {
+    Ok(uuid::Builder::from_random_bytes(random()?).into_uuid())
+}
+
+/// Writes a small file so that it is there whole or not at all, also after a crash.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let fresh = path.with_file_name(name);
+    let write = || -> std::io::Result<()> {
+        let mut file =
+            File::options().create(true).truncate(true).write(true).mode(mode).open(&fresh)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&fresh, path)?;
+        let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(())
+}

@@ -1,0 +1,9 @@
+//! End to end: real processes of the real binary, real data, real crashes.
+
+#![expect(clippy::unwrap_used, reason = "a failure in a test is a panic")]
+
+mod bad_input;
+mod crash;
+mod live;
+mod real_data;
+mod synthetic;
