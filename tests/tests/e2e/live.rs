@@ -68,7 +68,7 @@ fn verdicts_add_up_and_counts_equal_an_independent_tally_when_requests_are_repea
     // Restatements of earlier minutes are coalesced for some seconds.
     wait_for("the counts of all events", || {
         let counted = counts_by_minute(&node, &types, start_ms, end_ms);
-        (counted.values().sum::<u64>() == expected.values().sum()).then_some(())
+        (counted.values().sum::<u64>() == expected.values().sum::<u64>()).then_some(())
     });
     assert_eq!(counts_by_minute(&node, &types, start_ms, end_ms), expected);
     assert!(node.terminate().success());
@@ -128,7 +128,7 @@ fn the_admin_port_answers_three_paths_and_nothing_else_is_open_without_a_key() {
     }
     // A key of one kind does not open what belongs to another.
     let body = json!({"events": [event(&fresh_id(), "a", now_ms())]}).to_string();
-    assert_eq!(node.request("POST", "/v1/events", &node.read_token, Some(&body)).status, 401);
+    assert_eq!(node.request("POST", "/v1/events", &node.read_token, Some(&body)).status, 403);
     assert_eq!(node.request("GET", "/v1/keys", &node.read_token, None).status, 403);
     let top = "/v1/stats/top?start=2026-01-01T00:00:00Z&end=2026-01-02T00:00:00Z";
     assert_eq!(node.request("GET", top, &node.write_key, None).status, 403);
@@ -174,7 +174,9 @@ fn no_secret_user_or_property_stands_in_logs_metrics_or_the_log_of_events() {
     // Error paths too: bad JSON, too large, wrong type, a key in the query string.
     node.post(&format!("{good}baz"));
     let large = good.replace(secret, &secret.repeat(200_000));
-    node.post(&large);
+    // The collector may hang up before such a body is sent whole.
+    let events = format!("{}/v1/events", node.url);
+    drop(request(&events, "POST", Some(&node.write_key), Some(&large)));
     let in_query = format!("/v1/events?key={}&userId={user}", node.write_key);
     assert_eq!(node.request("POST", &in_query, "none", Some(&good)).status, 401);
     let texts = [("metrics", node.metrics())];

@@ -7,3 +7,4 @@ mod crash;
 mod live;
 mod real_data;
 mod synthetic;
+mod tidy;
