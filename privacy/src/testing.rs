@@ -48,6 +48,8 @@ pub(crate) enum Fault {
     Unavailable,
     /// The rows are inserted, but the caller is told that this is unknown.
     Unknown,
+    /// Another process puts this value first.
+    Beaten(&'static [u8]),
     /// The store panics.
     Panic,
 }
@@ -127,6 +129,10 @@ impl MetaStore for TestMeta {
                 self.rows.put_if(table, key, expected, value)?;
                 Err(StoreError::Unknown { action: "put a row", source: down() })
             }
+            Some(Fault::Beaten(theirs)) => {
+                self.rows.put_if(table, key, expected, theirs)?;
+                self.rows.put_if(table, key, expected, value)
+            }
             Some(_) => Err(StoreError::Unavailable { action: "put a row", source: down() }),
         }
     }
@@ -140,10 +146,8 @@ impl MetaStore for TestMeta {
                 self.rows.insert_many(table, rows)?;
                 Err(StoreError::Unknown { action: "insert rows", source: down() })
             }
-            Some(Fault::Unavailable) => {
-                Err(StoreError::Unavailable { action: "insert rows", source: down() })
-            }
             Some(Fault::Panic) => panic!("the test wants it"),
+            Some(_) => Err(StoreError::Unavailable { action: "insert rows", source: down() }),
         }
     }
 

@@ -241,9 +241,19 @@ fn keys_whose_storing_is_unknown_are_not_used_until_they_are_read_back() {
 fn nobody_waits_for_a_thread_that_has_died() {
     let meta = Arc::new(TestMeta::default());
     let store = open(&meta);
+    let ask = |user: &'static str| {
+        let store = Arc::clone(&store);
+        spawn(move || store.user_keys(&[user], NOW_MS).unwrap_err())
+    };
     meta.fail_next(Fault::Panic);
-    for user in ["a", "b"] {
-        let error = store.user_keys(&[user], NOW_MS).unwrap_err();
+    meta.shut();
+    let in_the_commit = ask("a");
+    wait_until("the commit begins", || meta.commits().len() == 1);
+    let in_the_queue = ask("b");
+    wait_until("the other has queued up", || store.creator.ordered_users() == 1);
+    meta.open();
+    for answer in [in_the_commit, in_the_queue, ask("c")] {
+        let error = answer.recv_timeout(DEADLINE).unwrap();
         assert!(matches!(error, KeyError::Stopped), "{error:?}");
     }
 }

@@ -40,6 +40,15 @@ fn starters_that_race_agree() {
 }
 
 #[test]
+fn who_comes_second_takes_the_secrets_that_are_stored() {
+    let meta = TestMeta::default();
+    let golden = include_bytes!("../../golden/deployment-secrets-1.bin");
+    meta.fail_next(Fault::Beaten(golden));
+    let secrets = DeploymentSecrets::load_or_create(&meta, &master()).unwrap();
+    assert_eq!(secrets.id_key, [3; 16]);
+}
+
+#[test]
 fn an_unknown_outcome_is_resolved_by_reading_back() {
     let meta = TestMeta::default();
     meta.fail_next(Fault::Unknown);
