@@ -1,15 +1,16 @@
 //! Handing records to the log, numbered without gaps.
 
+use std::error::Error;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tally_eventlog::{AppendError, EventLog, NewRecord, Offset, Partition};
+use tally_eventlog::{AppendDone, AppendError, EventLog, NewRecord, Offset, Partition};
 use tally_model::clock::Clock;
 use tally_model::record::finish_encoded;
 use tokio::sync::oneshot;
 
+use crate::health::Health;
 use crate::metrics::Metrics;
 
 /// Appends the records of all requests, as one collector run.
@@ -24,7 +25,7 @@ pub struct Appender {
     next: Mutex<Vec<u64>>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
-    health: Arc<LogHealth>,
+    health: Arc<Health>,
 }
 
 impl fmt::Debug for Appender {
@@ -58,31 +59,14 @@ impl AppendFailure {
     }
 }
 
+/// One per record of a batch.
+type Outcomes = Vec<Result<Offset, AppendError>>;
+
 /// A batch that the log has not answered yet.
 #[derive(Debug)]
 pub struct PendingAppend {
-    answer: oneshot::Receiver<Vec<Result<Offset, AppendError>>>,
+    answer: oneshot::Receiver<Outcomes>,
     metrics: Arc<Metrics>,
-}
-
-/// Whether the last answer of the log was a fault that does not pass by itself.
-#[derive(Debug, Default)]
-struct LogHealth {
-    is_faulty: AtomicBool,
-}
-
-impl LogHealth {
-    /// Notes an answer and logs each change once.
-    fn note(&self, fault: Option<&AppendError>) {
-        let was_faulty = self.is_faulty.swap(fault.is_some(), Ordering::Relaxed);
-        match fault {
-            Some(error) if !was_faulty => {
-                tracing::error!(%error, "the log does not confirm appends");
-            }
-            None if was_faulty => tracing::info!("the log confirms appends again"),
-            Some(_) | None => {}
-        }
-    }
 }
 
 impl Appender {
@@ -102,48 +86,27 @@ impl Appender {
             clock,
             metrics,
             log,
-            health: Arc::default(),
+            health: Arc::new(Health::of("the log")),
         }
     }
 
     /// Whether the log's last answer was no fault of the deployment such as a full disk.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
-        !self.health.is_faulty.load(Ordering::Relaxed)
+        self.health.is_good()
     }
 
     /// Finishes `records` and queues them in the log.
     ///
     /// # Errors
     /// [`AppendFailure`]: nothing was queued.
-    pub fn append(&self, mut records: Vec<NewRecord>) -> Result<PendingAppend, AppendFailure> {
+    pub fn append(&self, records: Vec<NewRecord>) -> Result<PendingAppend, AppendFailure> {
         let (sender, answer) = oneshot::channel();
-        let sizes: Vec<usize> = records.iter().map(|record| record.payload.len()).collect();
         let partitions: Vec<Partition> = records.iter().map(|record| record.partition).collect();
-        let (clock, metrics) = (Arc::clone(&self.clock), Arc::clone(&self.metrics));
-        let health = Arc::clone(&self.health);
-        let started_ms = clock.monotonic_ms();
-        let done = Box::new(move |results: Vec<Result<Offset, AppendError>>| {
-            let confirmed = results.iter().zip(&sizes).filter(|(result, _)| result.is_ok());
-            let (count, bytes) =
-                confirmed.fold((0, 0), |(count, sum), (_, size)| (count + 1, sum + size));
-            metrics.appended(count, bytes, clock.monotonic_ms() - started_ms);
-            health.note(
-                results.iter().filter_map(|result| result.as_ref().err()).find(|e| is_fault(e)),
-            );
-            if sender.send(results).is_err() {
-                // The client went away or the deadline has passed: nobody was told anything.
-            }
-        });
-
         let queued = {
             let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-            for record in &mut records {
-                if let Some(sequence) = next.get_mut(index(record.partition)) {
-                    finish_encoded(&mut record.payload, self.run, *sequence);
-                    *sequence += 1;
-                }
-            }
+            let records = number(records, self.run, &mut next);
+            let done = self.tell(&records, sender);
             let queued = self.log.append(records, done);
             if queued.is_err() {
                 // Nobody else had the lock: the numbers go back and leave no gap.
@@ -168,6 +131,37 @@ impl Appender {
         })?;
         Ok(PendingAppend { answer, metrics: Arc::clone(&self.metrics) })
     }
+
+    /// What happens when the log answers for `records`.
+    fn tell(&self, records: &[NewRecord], sender: oneshot::Sender<Outcomes>) -> AppendDone {
+        let sizes: Vec<usize> = records.iter().map(|record| record.payload.len()).collect();
+        let (clock, metrics) = (Arc::clone(&self.clock), Arc::clone(&self.metrics));
+        let health = Arc::clone(&self.health);
+        let started_ms = clock.monotonic_ms();
+        Box::new(move |outcomes: Outcomes| {
+            let confirmed = outcomes.iter().zip(&sizes).filter(|(outcome, _)| outcome.is_ok());
+            let (count, bytes) =
+                confirmed.fold((0, 0), |(count, sum), (_, size)| (count + 1, sum + size));
+            metrics.appended(count, bytes, clock.monotonic_ms() - started_ms);
+            let fault = outcomes.iter().find_map(|outcome| outcome.as_ref().err().filter(is_fault));
+            health.note(fault.map(|fault| fault as &(dyn Error + 'static)));
+            if sender.send(outcomes).is_err() {
+                // The client went away or the deadline has passed: nobody was told anything.
+            }
+        })
+    }
+}
+
+/// Finishes records with their numbers.
+fn number(mut records: Vec<NewRecord>, run: u64, next: &mut [u64]) -> Vec<NewRecord> {
+    for record in &mut records {
+        // A partition that the log does not have is refused by the log itself.
+        if let Some(sequence) = next.get_mut(index(record.partition)) {
+            finish_encoded(&mut record.payload, run, *sequence);
+            *sequence += 1;
+        }
+    }
+    records
 }
 
 impl PendingAppend {
@@ -179,7 +173,7 @@ impl PendingAppend {
     pub async fn wait(self, at_most: Duration) -> Result<Vec<usize>, AppendFailure> {
         let answer = tokio::time::timeout(at_most, self.answer).await;
         let confirmed = match answer {
-            Ok(Ok(results)) => confirm(results),
+            Ok(Ok(outcomes)) => confirm(outcomes),
             Ok(Err(_lost)) => Err(AppendFailure::Unknown),
             Err(_elapsed) => Err(AppendFailure::Unknown),
         };
@@ -202,10 +196,10 @@ impl PendingAppend {
     }
 }
 
-fn confirm(results: Vec<Result<Offset, AppendError>>) -> Result<Vec<usize>, AppendFailure> {
+fn confirm(outcomes: Outcomes) -> Result<Vec<usize>, AppendFailure> {
     let mut too_large = Vec::new();
-    for (position, result) in results.into_iter().enumerate() {
-        match result {
+    for (position, outcome) in outcomes.into_iter().enumerate() {
+        match outcome {
             Ok(_offset) => {}
             Err(AppendError::TooLarge { .. }) => too_large.push(position),
             Err(error @ AppendError::Overloaded { .. }) => {
@@ -219,7 +213,7 @@ fn confirm(results: Vec<Result<Offset, AppendError>>) -> Result<Vec<usize>, Appe
 }
 
 /// Whether an error says that the deployment is at fault, not the record or the load.
-fn is_fault(error: &AppendError) -> bool {
+fn is_fault(error: &&AppendError) -> bool {
     !matches!(error, AppendError::TooLarge { .. } | AppendError::Overloaded { .. })
 }
 

@@ -84,13 +84,7 @@ async fn post(collector: &Collector, request: Request) -> Result<Response, Probl
 
     let preparer = &collector.parts.preparer;
     let limits = &preparer.limits;
-    let mut share = body::reserve(&body, encoding, limits, &collector.budget)?;
-    let wire = body::read(body, limits).await?;
-    share.shrink_to(body::held_bytes(wire.len(), encoding, limits));
-    // Inflated bytes weigh more than those on the wire.
-    let work_bytes = body::held_bytes(wire.len(), encoding, limits) / 2;
-    let text = in_place(work_bytes, || encoding.decode(wire, limits))?;
-    share.shrink_to(body::held_bytes(text.len(), body::Encoding::Identity, limits));
+    let body::Taken { text, share } = body::take(body, encoding, limits, &collector.budget).await?;
 
     let connection = parts.extensions.get::<ConnectInfo<SocketAddr>>();
     let sender = sender(&parts.headers, connection, token.number, preparer);
@@ -100,10 +94,11 @@ async fn post(collector: &Collector, request: Request) -> Result<Response, Probl
     let stamped_ms = collector.parts.clock.monotonic_ms();
     let stamp = ReceivedAt::Now(collector.parts.clock.now_ms());
     let judged = preparer.judge(events, stamp);
-    let keys = find_keys(collector, &judged, stamp).await?;
+    let keys = collector.note_keys(find_keys(collector, &judged, stamp).await)?;
     let mut nonces = Nonces::from_os().map_err(IngestError::Randomness)?;
     let prepared = in_place(text.len(), || preparer.seal(judged, &keys, &sender, &mut nonces))?;
     let prepared = append(collector, prepared, stamped_ms).await?;
+    drop(share);
     collector.parts.metrics.answers(&prepared.answers);
     Ok(answer::accepted(&prepared.answers))
 }
@@ -138,10 +133,16 @@ async fn find_keys(
         return found.complete(&[]);
     }
     let users = found.missing().to_vec();
+    let deadline = Duration::from_millis(preparer.limits.append_timeout_ms);
     let preparer = Arc::clone(preparer);
-    let made = tokio::task::spawn_blocking(move || preparer.make_keys(&users, stamp))
-        .await
-        .unwrap_or(Err(IngestError::KeysIncomplete { wanted: missing, got: 0 }))?;
+    let making = tokio::task::spawn_blocking(move || preparer.make_keys(&users, stamp));
+    let made = match tokio::time::timeout(deadline, making).await {
+        Ok(Ok(made)) => made?,
+        Ok(Err(_panic)) => {
+            return Err(IngestError::KeysIncomplete { wanted: missing, got: 0 });
+        }
+        Err(_elapsed) => return Err(IngestError::KeysLate { users: missing }),
+    };
     found.complete(&made)
 }
 
@@ -154,10 +155,14 @@ async fn append<'a>(
     if prepared.records.is_empty() {
         return Ok(prepared);
     }
-    let pending = collector.parts.appender.append(std::mem::take(&mut prepared.records))?;
     let passed_ms = collector.parts.clock.monotonic_ms().saturating_sub(stamped_ms);
     let allowed_ms = collector.parts.preparer.limits.append_timeout_ms;
     let left_ms = allowed_ms.saturating_sub(u64::try_from(passed_ms).unwrap_or(0));
+    if left_ms == 0 {
+        // Its stamp is so old that the record could come after its minute is retired.
+        return Err(Problem::new(Code::Overloaded, "nothing was written; send the batch again"));
+    }
+    let pending = collector.parts.appender.append(std::mem::take(&mut prepared.records))?;
     for position in pending.wait(Duration::from_millis(left_ms)).await? {
         prepared.reject(position, RejectReason::TooLarge);
     }

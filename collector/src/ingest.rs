@@ -9,6 +9,7 @@ mod judge;
 mod seal;
 
 use std::borrow::Cow;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -77,8 +78,9 @@ impl ReceivedAt {
     }
 }
 
-/// Who sent a batch. Address and user agent only where their capture is on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Who sent a batch. Address and user agent only where their capture is on; its debug form shows
+/// neither.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Sender {
     /// Number of the write key.
     pub write_key: u32,
@@ -86,6 +88,12 @@ pub struct Sender {
     pub ip: Option<IpAddr>,
     /// Its User-Agent header.
     pub user_agent: Option<String>,
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").field("write_key", &self.write_key).finish_non_exhaustive()
+    }
 }
 
 /// What became of an event.
@@ -168,7 +176,6 @@ impl Prepared<'_> {
 }
 
 /// Keys of a batch's users, some perhaps still to be made.
-#[derive(Debug)]
 pub struct FoundKeys {
     /// One per event that was taken.
     places: Vec<KeyPlace>,
@@ -176,11 +183,16 @@ pub struct FoundKeys {
     missing: Vec<String>,
 }
 
-#[derive(Debug)]
 enum KeyPlace {
     Cached(Arc<UserKeys>),
     /// Index in `missing`.
     Missing(usize),
+}
+
+impl fmt::Debug for FoundKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FoundKeys").field("missing", &self.missing.len()).finish_non_exhaustive()
+    }
 }
 
 impl FoundKeys {
@@ -235,6 +247,12 @@ pub enum IngestError {
         #[source]
         source: KeyError,
     },
+    /// The key store did not answer in time: look at it.
+    #[error("the keys of {users} users did not come in time")]
+    KeysLate {
+        /// How many users were asked for.
+        users: usize,
+    },
     /// The key store returned fewer keys than users: a fault of this program.
     #[error("the key store returned {got} keys where {wanted} or more were asked for")]
     KeysIncomplete {
@@ -249,6 +267,17 @@ pub enum IngestError {
     /// A record could not be sealed: a fault of this program.
     #[error("a record cannot be sealed")]
     Seal(#[source] SealError),
+}
+
+impl IngestError {
+    pub(crate) const fn code(&self) -> &'static str {
+        match self {
+            Self::StaleLedger { .. } => "stale_ledger",
+            Self::Keys { .. } | Self::KeysLate { .. } | Self::KeysIncomplete { .. } => "key_store",
+            Self::Randomness(_) => "randomness",
+            Self::Seal(_) => "seal",
+        }
+    }
 }
 
 impl Preparer {

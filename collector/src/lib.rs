@@ -28,6 +28,7 @@
 pub mod append;
 pub mod background;
 mod budget;
+mod health;
 pub mod http;
 pub mod ingest;
 pub mod limits;

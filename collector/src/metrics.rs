@@ -46,6 +46,7 @@ pub struct Metrics {
     append_failures: Family<Label, Counter>,
     append_seconds: Histogram,
     user_keys: Family<Label, Counter>,
+    key_failures: Family<Label, Counter>,
     ledger_age_seconds: Gauge<f64, AtomicU64>,
     inflight_bytes: Gauge,
 }
@@ -65,6 +66,7 @@ impl Default for Metrics {
                 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0,
             ]),
             user_keys: Family::default(),
+            key_failures: Family::default(),
             ledger_age_seconds: Gauge::default(),
             inflight_bytes: Gauge::default(),
         }
@@ -85,6 +87,7 @@ impl Metrics {
         all.register("appended_bytes", "Payload bytes confirmed by the log", m.appended_bytes);
         all.register("append_failures", "Appends not confirmed by cause", m.append_failures);
         all.register("append_seconds", "Time from append to the log's answer", m.append_seconds);
+        all.register("key_failures", "Batches refused for lack of keys by cause", m.key_failures);
         all.register("user_keys", "Look-ups of user keys by where they were", m.user_keys);
         all.register(
             "erasure_ledger_age_seconds",
@@ -129,6 +132,10 @@ impl Metrics {
 
     pub(crate) fn append_failure(&self, cause: &'static str) {
         self.append_failures.get_or_create(&[("cause", cause)]).inc();
+    }
+
+    pub(crate) fn keys_failure(&self, cause: &'static str) {
+        self.key_failures.get_or_create(&[("cause", cause)]).inc();
     }
 
     pub(crate) fn user_keys(&self, cached: usize, fetched: usize) {

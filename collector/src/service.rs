@@ -1,5 +1,6 @@
 //! One collector: what its requests share.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +10,8 @@ use tally_sinks::tokens::Tokens;
 
 use crate::append::Appender;
 use crate::budget::Budget;
-use crate::ingest::Preparer;
+use crate::health::Health;
+use crate::ingest::{IngestError, Preparer};
 use crate::metrics::Metrics;
 
 /// What a collector is made of.
@@ -32,6 +34,7 @@ pub struct CollectorParts {
 pub struct Collector {
     pub(crate) parts: CollectorParts,
     pub(crate) budget: Budget,
+    user_keys: Health,
     is_draining: AtomicBool,
 }
 
@@ -58,7 +61,12 @@ impl Collector {
     #[must_use]
     pub fn new(parts: CollectorParts) -> Self {
         let budget = Budget::new(parts.preparer.limits.inflight_bytes, Arc::clone(&parts.metrics));
-        Self { parts, budget, is_draining: AtomicBool::new(false) }
+        Self {
+            parts,
+            budget,
+            user_keys: Health::of("looking up the keys of users"),
+            is_draining: AtomicBool::new(false),
+        }
     }
 
     /// From now on new requests are answered 503; those in flight go on.
@@ -70,6 +78,13 @@ impl Collector {
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.is_draining.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether the keys of a batch were to be had.
+    pub(crate) fn note_keys<T>(&self, found: Result<T, IngestError>) -> Result<T, IngestError> {
+        let fault = found.as_ref().err();
+        self.user_keys.note(fault.map(|fault| fault as &(dyn Error + 'static)));
+        found.inspect_err(|fault| self.parts.metrics.keys_failure(fault.code()))
     }
 
     /// Looks at the erasure ledger's store and notes how old the copy is. Call it every few

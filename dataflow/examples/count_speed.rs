@@ -57,7 +57,7 @@ fn main() {
         (1..).zip([("decode", Stages::Decode), ("dedup", Stages::Dedup), ("count", Stages::All)])
     {
         let parts = CountParts {
-            log: log.clone(),
+            log: Arc::<SegmentLog>::clone(&log),
             counts: Arc::new(MemoryCounts::default()),
             meta: Arc::new(MemoryMeta::default()),
             mixer: IdMixer::new([7; 16]),
@@ -116,7 +116,8 @@ fn fill(log: &dyn EventLog, events: u64, now_ms: i64) {
     let mixer = IdMixer::new([7; 16]);
     let span_ms = 3 * 86_400_000_i64;
     let start_ms = now_ms - span_ms;
-    let step = |id: u64| i64::try_from(id).expect("fits") * span_ms / i64::try_from(events).expect("fits");
+    let step =
+        |id: u64| i64::try_from(id).expect("fits") * span_ms / i64::try_from(events).expect("fits");
     let mut last = None;
     for batch in (0..events).step_by(usize::try_from(BATCH).expect("fits")) {
         let records = (batch..(batch + BATCH).min(events)).map(|number| {
@@ -125,7 +126,8 @@ fn fill(log: &dyn EventLog, events: u64, now_ms: i64) {
             let key = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let mut bytes = [1; 16];
             bytes[..8].copy_from_slice(&key.to_be_bytes());
-            let slot = if key % 5 < 2 { 1 } else { 2 + u32::try_from(key >> 8 & 31).expect("small") };
+            let slot =
+                if key % 5 < 2 { 1 } else { 2 + u32::try_from(key >> 8 & 31).expect("small") };
             let received_at_ms = start_ms + step(number);
             let payload = Record {
                 version: RECORD_VERSION,
@@ -164,11 +166,10 @@ fn raw(log: &dyn EventLog, workers: usize) {
             scope.spawn(move || {
                 let mine: Vec<_> =
                     (0..log.partitions()).zip(0..).skip(worker).step_by(workers).collect();
-                let from: Vec<(u32, u64)> = mine.iter().map(|(p, _): &(u32, u64)| (*p, 0)).collect();
-                let mut left: u64 = from
-                    .iter()
-                    .map(|(p, _)| ends[usize::try_from(*p).expect("fits")])
-                    .sum();
+                let from: Vec<(u32, u64)> =
+                    mine.iter().map(|(p, _): &(u32, u64)| (*p, 0)).collect();
+                let mut left: u64 =
+                    from.iter().map(|(p, _)| ends[usize::try_from(*p).expect("fits")]).sum();
                 let mut reader = log.reader(&from).expect("a reader");
                 let limits = ReadLimits { records: 16_384, bytes: 16 << 20 };
                 let mut sum = 0_u64;

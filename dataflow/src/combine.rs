@@ -27,6 +27,9 @@ use crate::local::{LocalCounts, Settled};
 use crate::reading::ShardBatch;
 use crate::shared::Shared;
 
+#[cfg(test)]
+mod tests;
+
 /// The reports of one epoch and the right to answer them.
 struct Waiting {
     reports: Vec<WatermarkReport>,

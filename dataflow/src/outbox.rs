@@ -32,14 +32,16 @@ pub(crate) enum Finish {
 pub(crate) struct Outbox {
     state: Mutex<State>,
     changed: Condvar,
-    /// Bytes of the vectors in here and of those that wait at the writer.
-    waiting_bytes: AtomicUsize,
+    /// Bytes of the vectors that were taken out and still wait.
+    taken_bytes: AtomicUsize,
 }
 
 #[derive(Debug)]
 struct State {
     /// By start of the minute.
     rows: BTreeMap<i64, CountVector>,
+    /// Bytes of their vectors.
+    bytes: usize,
     /// By worker.
     horizons: Vec<Horizon>,
     finish: Option<Finish>,
@@ -61,15 +63,12 @@ impl Outbox {
     pub(crate) fn new(workers: usize) -> Self {
         let state = State {
             rows: BTreeMap::new(),
+            bytes: 0,
             horizons: vec![Horizon::default(); workers],
             finish: None,
             fresh: false,
         };
-        Self {
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-            waiting_bytes: AtomicUsize::new(0),
-        }
+        Self { state: Mutex::new(state), changed: Condvar::new(), taken_bytes: AtomicUsize::new(0) }
     }
 
     /// Takes a worker's rows and, after them, its horizon.
@@ -81,9 +80,9 @@ impl Outbox {
     ) {
         let mut state = self.lock();
         for (start_ms, vector) in rows {
-            self.wait_again(&vector);
+            state.bytes += bytes(&vector);
             if let Some(old) = state.rows.insert(start_ms, vector) {
-                self.settle(&old);
+                state.bytes -= bytes(&old);
             }
         }
         if let Some(horizon) = horizon {
@@ -108,6 +107,7 @@ impl Outbox {
             .wait_timeout_while(self.lock(), wait, idle)
             .unwrap_or_else(PoisonError::into_inner);
         state.fresh = false;
+        self.taken_bytes.fetch_add(std::mem::take(&mut state.bytes), Ordering::Relaxed);
         let horizons = state.horizons.iter().copied();
         Taken {
             horizon: horizons.reduce(Horizon::min).unwrap_or_default(),
@@ -121,19 +121,13 @@ impl Outbox {
         self.waiting_bytes() >= WAITING_BYTES_MAX
     }
 
-    /// Bytes of the vectors that wait for the store.
-    pub(crate) fn waiting_bytes(&self) -> usize {
-        self.waiting_bytes.load(Ordering::Relaxed)
+    /// Notes how many bytes of what was taken out still wait.
+    pub(crate) fn show_taken(&self, bytes: usize) {
+        self.taken_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Notes that a vector waits no longer.
-    pub(crate) fn settle(&self, vector: &CountVector) {
-        self.waiting_bytes.fetch_sub(bytes(vector), Ordering::Relaxed);
-    }
-
-    /// Notes that a vector waits.
-    pub(crate) fn wait_again(&self, vector: &CountVector) {
-        self.waiting_bytes.fetch_add(bytes(vector), Ordering::Relaxed);
+    fn waiting_bytes(&self) -> usize {
+        self.lock().bytes + self.taken_bytes.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -142,5 +136,54 @@ impl Outbox {
 }
 
 fn bytes(vector: &CountVector) -> usize {
-    size_of::<CountVector>() + vector.width() * size_of::<u64>()
+    vector.width() * size_of::<u64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn horizon(closed_up_to_ms: i64, caught_up: bool) -> Horizon {
+        Horizon { closed_up_to_ms: Some(closed_up_to_ms), retired_up_to_ms: None, caught_up }
+    }
+
+    fn row(start_ms: i64, width: usize) -> (i64, CountVector) {
+        (start_ms, CountVector::from_counts(vec![1; width]))
+    }
+
+    #[test]
+    fn a_newer_vector_takes_the_place_of_the_older() {
+        let outbox = Outbox::new(1);
+        outbox.deliver(0, [row(0, 9), row(1, 1)].into_iter(), None);
+        outbox.deliver(0, [row(0, 2)].into_iter(), None);
+        assert_eq!(outbox.waiting_bytes(), 24);
+        let taken = outbox.take(Duration::ZERO);
+        assert_eq!(taken.rows.into_iter().collect::<Vec<_>>(), [row(0, 2), row(1, 1)]);
+        assert_eq!(outbox.waiting_bytes(), 24, "taken is not yet stored");
+        outbox.show_taken(8);
+        assert_eq!(outbox.waiting_bytes(), 8);
+        assert!(outbox.take(Duration::ZERO).rows.is_empty());
+    }
+
+    #[test]
+    fn what_all_workers_have_reached_is_the_least() {
+        let outbox = Outbox::new(2);
+        let reached = || outbox.take(Duration::ZERO).horizon;
+        outbox.deliver(0, [].into_iter(), Some(horizon(50, true)));
+        assert_eq!(reached(), Horizon::default());
+        outbox.deliver(1, [].into_iter(), Some(horizon(20, true)));
+        assert_eq!(reached(), horizon(20, true));
+        outbox.deliver(1, [].into_iter(), Some(horizon(60, false)));
+        assert_eq!(reached(), horizon(50, false));
+    }
+
+    #[test]
+    fn sources_pause_while_too_much_waits() {
+        let outbox = Outbox::new(1);
+        let rows = || (0..).map(|start_ms| row(start_ms, 1 << 12));
+        outbox.deliver(0, rows().take(2_047), None);
+        assert!(!outbox.is_full());
+        outbox.deliver(0, rows().skip(2_047).take(1), None);
+        assert!(outbox.is_full());
+    }
 }

@@ -157,8 +157,8 @@ fn flow(shared: &Arc<Shared>) -> Result<(), CountError> {
             }
         }
     };
-    let workers = timely::execute(config, on_worker)
-        .map_err(|reason| CountError::Start { reason })?;
+    let workers =
+        timely::execute(config, on_worker).map_err(|reason| CountError::Start { reason })?;
     for (index, joined) in workers.join().into_iter().enumerate() {
         joined.map_err(|_panic| panicked(&format!("worker {index}")))?;
     }

@@ -27,10 +27,7 @@ impl StopSignal {
 
     /// Lets this thread be woken.
     pub(crate) fn register(&self) {
-        self.workers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(std::thread::current());
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner).push(std::thread::current());
     }
 
     /// Wakes every registered thread. One that is not parked now will not park the next time, so

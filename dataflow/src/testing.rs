@@ -1,7 +1,7 @@
 //! A deployment in memory, for tests of whole runs.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use prost::Message;
 use tally_eventlog::memory::MemoryLog;
 use tally_eventlog::{
-    AppendDone, AppendError, EventLog, LogError, LogReader, LogRecord, NewRecord, Offset, Partition,
-    ReadLimits, ReadProgress,
+    AppendDone, AppendError, EventLog, LogError, LogReader, LogRecord, NewRecord, Offset,
+    Partition, ReadLimits, ReadProgress,
 };
 use tally_model::bucket::{Bucket, DAY_MS, MINUTE_MS, Period};
 use tally_model::clock::ManualClock;
@@ -72,11 +72,11 @@ pub(crate) struct Deployment {
 impl Deployment {
     pub(crate) fn new(partitions: Partition, workers: usize) -> Self {
         let clock = Arc::new(ManualClock::new(T0 + MINUTE_MS));
-        let log = Arc::new(MemoryLog::new(partitions, clock.clone()));
+        let log = Arc::new(MemoryLog::new(partitions, Arc::<ManualClock>::clone(&clock)));
         let meta = MemoryMeta::default();
         marks::set_origin_if_absent(&meta, T0).unwrap();
         Self {
-            seen_log: log.clone(),
+            seen_log: Arc::<MemoryLog>::clone(&log),
             log,
             counts: Arc::new(MemoryCounts::default()),
             meta: Arc::new(meta),
@@ -131,11 +131,11 @@ impl Deployment {
     pub(crate) fn parts(&mut self) -> CountParts {
         self.starts += 1;
         CountParts {
-            log: self.seen_log.clone(),
-            counts: self.counts.clone(),
-            meta: self.meta.clone(),
+            log: Arc::clone(&self.seen_log),
+            counts: Arc::clone(&self.counts),
+            meta: Arc::clone(&self.meta),
             mixer: self.mixer.clone(),
-            clock: self.clock.clone(),
+            clock: Arc::<ManualClock>::clone(&self.clock),
             writer: WriterId(u64::from(self.starts)),
             generation: Generation::new(self.starts).unwrap(),
             progress: Arc::default(),
@@ -154,7 +154,7 @@ impl Deployment {
         let parts = self.parts();
         let options = self.options;
         let (progress, stop, clock) =
-            (parts.progress.clone(), parts.stop.clone(), self.clock.clone());
+            (Arc::clone(&parts.progress), Arc::clone(&parts.stop), Arc::clone(&self.clock));
         let thread = std::thread::spawn(move || run(parts, options));
         Running { progress, stop, clock, thread }
     }
@@ -166,9 +166,8 @@ impl Deployment {
     /// The stored rows of the days around [`T0`].
     pub(crate) fn rows(&self) -> Vec<Row> {
         let days = (-2..5).map(|day| Bucket::minute(T0 + day * DAY_MS).period());
-        let small = days.flat_map(|day| {
-            self.counts.small_rows(day, day.start_ms(), day.end_ms()).unwrap()
-        });
+        let small =
+            days.flat_map(|day| self.counts.small_rows(day, day.start_ms(), day.end_ms()).unwrap());
         let buckets: Vec<Bucket> = small.map(|small| small.bucket).collect();
         self.counts.rows(&buckets).unwrap().into_iter().map(Option::unwrap).collect()
     }
@@ -241,26 +240,51 @@ impl Running {
     }
 
     pub(crate) fn stop(self) -> CountReport {
-        self.end().unwrap()
-    }
-
-    pub(crate) fn end(self) -> Result<CountReport, CountError> {
         self.stop.stop();
-        self.wait()
+        self.wait().unwrap()
     }
 
-    /// Waits for the run to end by itself.
+    /// Lets the clock run until the run ends by itself.
     pub(crate) fn wait(self) -> Result<CountReport, CountError> {
+        for _ in 0..30_000 {
+            if self.thread.is_finished() {
+                break;
+            }
+            self.clock.advance(10);
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        assert!(self.thread.is_finished(), "the run does not end; {:?}", self.progress);
         self.thread.join().unwrap()
     }
 }
 
-/// A log of which some partitions give nothing to readers while their gate is shut.
+/// How many more records readers get of gated partitions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gate(Arc<AtomicUsize>);
+
+impl Gate {
+    pub(crate) fn allow(&self, records: usize) {
+        self.0.store(records, Ordering::SeqCst);
+    }
+
+    pub(crate) fn open(&self) {
+        self.allow(usize::MAX);
+    }
+
+    /// Makes the next read panic.
+    pub(crate) fn poison(&self) {
+        self.allow(POISONED);
+    }
+}
+
+const POISONED: usize = usize::MAX - 1;
+
+/// A log that gives readers of some partitions only what the gate allows.
 #[derive(Debug)]
 pub(crate) struct GatedLog {
     pub(crate) log: Arc<MemoryLog>,
     pub(crate) gated: Vec<Partition>,
-    pub(crate) open: Arc<AtomicBool>,
+    pub(crate) gate: Gate,
 }
 
 impl EventLog for GatedLog {
@@ -282,8 +306,8 @@ impl EventLog for GatedLog {
 
     fn reader(&self, from: &[(Partition, Offset)]) -> Result<Box<dyn LogReader>, LogError> {
         let readers = from.iter().map(|start| {
-            let open = self.gated.contains(&start.0).then(|| self.open.clone());
-            Ok((open, self.log.reader(&[*start])?))
+            let gate = self.gated.contains(&start.0).then(|| self.gate.clone());
+            Ok((gate, self.log.reader(&[*start])?))
         });
         Ok(Box::new(GatedReader { readers: readers.collect::<Result<_, LogError>>()? }))
     }
@@ -291,7 +315,8 @@ impl EventLog for GatedLog {
 
 #[derive(Debug)]
 struct GatedReader {
-    readers: Vec<(Option<Arc<AtomicBool>>, Box<dyn LogReader>)>,
+    /// One for each partition.
+    readers: Vec<(Option<Gate>, Box<dyn LogReader>)>,
 }
 
 impl LogReader for GatedReader {
@@ -301,12 +326,21 @@ impl LogReader for GatedReader {
         each: &mut dyn FnMut(LogRecord<'_>),
     ) -> Result<ReadProgress, LogError> {
         let mut progress = ReadProgress::default();
-        for (open, reader) in &mut self.readers {
-            if open.as_ref().is_none_or(|open| open.load(Ordering::SeqCst)) {
-                let read = reader.read(limits, each)?;
-                progress.records += read.records;
-                progress.bytes += read.bytes;
+        for (gate, reader) in &mut self.readers {
+            let allowed = gate.as_ref().map_or(usize::MAX, |gate| gate.0.load(Ordering::SeqCst));
+            assert_ne!(allowed, POISONED, "the gate is poisoned");
+            if allowed == 0 {
+                continue;
             }
+            let records = limits.records.min(allowed);
+            let read = reader.read(ReadLimits { records, ..limits }, each)?;
+            if let Some(gate) = gate
+                && allowed < usize::MAX
+            {
+                gate.0.fetch_sub(read.records, Ordering::SeqCst);
+            }
+            progress.records += read.records;
+            progress.bytes += read.bytes;
         }
         Ok(progress)
     }
@@ -325,6 +359,8 @@ pub(crate) enum Fault {
     AnswerLost,
     /// Puts are acknowledged and forgotten.
     Forgetful,
+    /// The call panics.
+    Panics,
 }
 
 /// A store that misbehaves while a fault is set.
@@ -340,8 +376,10 @@ impl FlakyCounts {
     }
 
     fn check(&self, action: &'static str) -> Result<(), StoreError> {
-        match *self.fault.lock().unwrap() {
+        let fault = *self.fault.lock().unwrap();
+        match fault {
             Some(Fault::Down) => Err(StoreError::Unavailable { action, source: "down".into() }),
+            Some(Fault::Panics) => panic!("the store is broken"),
             Some(Fault::AnswerLost | Fault::Forgetful) | None => Ok(()),
         }
     }
@@ -355,18 +393,24 @@ impl CountsStore for FlakyCounts {
         };
         match fault {
             None => self.inner.put_many(puts),
-            Some(Fault::Down) => each(|| {
-                Err(StoreError::Unavailable { action: "put", source: "down".into() })
-            }),
+            Some(Fault::Down) => {
+                each(|| Err(StoreError::Unavailable { action: "put", source: "down".into() }))
+            }
             Some(Fault::AnswerLost) => {
                 self.inner.put_many(puts);
                 each(|| Err(StoreError::Unknown { action: "put", source: "time-out".into() }))
             }
+            Some(Fault::Panics) => panic!("the store is broken"),
             Some(Fault::Forgetful) => each(|| Ok(PutOutcome::Stored)),
         }
     }
 
-    fn small_rows(&self, period: Period, from_ms: i64, to_ms: i64) -> Result<Vec<SmallRow>, StoreError> {
+    fn small_rows(
+        &self,
+        period: Period,
+        from_ms: i64,
+        to_ms: i64,
+    ) -> Result<Vec<SmallRow>, StoreError> {
         self.check("list rows")?;
         self.inner.small_rows(period, from_ms, to_ms)
     }

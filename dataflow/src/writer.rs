@@ -4,16 +4,14 @@
 //! be put under its condition, reads retired rows back once, and publishes the marks. A store that
 //! does not answer is asked again, ever more slowly, while counting goes on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tally_model::bucket::{Bucket, DAY_MS, Granularity};
 use tally_model::revision::{Generation, Revision, RevisionClass};
 use tally_model::vector::CountVector;
-use tally_sinks::counts::{
-    PutCondition, PutOutcome, Row, RowSource, SmallRow, put_resolved,
-};
+use tally_sinks::counts::{PutCondition, PutOutcome, Row, RowSource, SmallRow, put_resolved};
 use tally_sinks::error::StoreError;
 use tally_sinks::marks::{self, Advance};
 
@@ -24,6 +22,9 @@ use crate::outbox::{Finish, Taken};
 use crate::progress::RowTotals;
 use crate::shared::Shared;
 
+use self::minutes::{MinuteState, Minutes};
+
+mod minutes;
 #[cfg(test)]
 mod tests;
 
@@ -39,25 +40,6 @@ const RETRY_WAIT: Duration = Duration::from_millis(20);
 const RETRY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// At the end of a bounded run, so many failures in a row end it: about half a minute.
 pub(crate) const LAST_ATTEMPTS: u32 = 14;
-
-/// What is known about a minute that is not yet retired and done with.
-#[derive(Debug)]
-struct Minute {
-    vector: CountVector,
-    state: MinuteState,
-    /// Whether some vector of it has been settled: then readers may look at it.
-    readable: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MinuteState {
-    /// Its newest vector waits to be compared and put.
-    Waiting,
-    /// Its newest vector waits for the replay to catch up.
-    Held,
-    /// Its newest vector is stored, or never will be; the store holds at least this revision.
-    Settled(Option<Revision>),
-}
 
 /// Why a round ended early.
 enum Stumble {
@@ -82,12 +64,7 @@ impl From<StoreError> for Stumble {
 #[derive(Debug)]
 pub(crate) struct Writer {
     shared: Arc<Shared>,
-    /// By start of the minute.
-    minutes: BTreeMap<i64, Minute>,
-    /// The minutes in [`MinuteState::Waiting`], by start.
-    waiting: BTreeSet<i64>,
-    /// The minutes in [`MinuteState::Held`], by start.
-    held: BTreeSet<i64>,
+    minutes: Minutes,
     horizon: Horizon,
     rows: RowTotals,
     failures: u32,
@@ -106,9 +83,7 @@ impl Writer {
     pub(crate) fn new(shared: Arc<Shared>, last_attempts: u32) -> Self {
         Self {
             shared,
-            minutes: BTreeMap::new(),
-            waiting: BTreeSet::new(),
-            held: BTreeSet::new(),
+            minutes: Minutes::default(),
             horizon: Horizon::default(),
             rows: RowTotals::default(),
             failures: 0,
@@ -147,7 +122,7 @@ impl Writer {
                 }
             }
             self.show();
-            if finish.is_some() && self.failures == 0 && self.waiting.is_empty() {
+            if finish.is_some() && self.failures == 0 && self.minutes.waiting() == 0 {
                 return Ok(());
             }
         }
@@ -156,48 +131,36 @@ impl Writer {
     /// How long to wait for the outbox before the next round.
     fn pause(&self) -> Duration {
         if self.failures > 0 {
-            return RETRY_WAIT
-                .saturating_mul(1 << self.failures.min(10))
-                .min(RETRY_WAIT_MAX);
+            return RETRY_WAIT.saturating_mul(1 << self.failures.min(10)).min(RETRY_WAIT_MAX);
         }
-        if self.waiting.is_empty() { IDLE_WAIT } else { Duration::ZERO }
+        if self.minutes.waiting() == 0 { IDLE_WAIT } else { Duration::ZERO }
     }
 
     fn absorb(&mut self, taken: Taken) {
         for (start_ms, vector) in taken.rows {
-            let old = self.minutes.remove(&start_ms);
-            if let Some(old) = &old {
-                self.unlist(start_ms, old);
-            }
-            // The outbox has counted its bytes already.
-            self.waiting.insert(start_ms);
-            let readable = old.is_some_and(|old| old.readable);
-            let minute = Minute { vector, state: MinuteState::Waiting, readable };
-            self.minutes.insert(start_ms, minute);
+            self.minutes.insert(start_ms, vector);
         }
         let caught_up = taken.horizon.caught_up && !self.horizon.caught_up;
         self.horizon = taken.horizon;
         if caught_up {
-            for start_ms in self.held.clone() {
-                self.set(start_ms, MinuteState::Waiting);
-            }
+            self.minutes.release_held();
         }
     }
 
     /// One pass over everything that there is to do.
     fn round(&mut self, last: bool) -> Result<(), Stumble> {
         while self.put_batch()? && last {}
-        if self.horizon.caught_up && self.waiting.is_empty() {
+        if self.horizon.caught_up && self.minutes.waiting() == 0 {
             self.shared.parts.progress.show_caught_up();
         }
         self.retire()?;
-        self.publish(last && self.waiting.is_empty())
+        self.publish(last && self.minutes.waiting() == 0)
     }
 
     /// Compares and puts the oldest minutes that wait; returns whether there were any.
     fn put_batch(&mut self) -> Result<bool, Stumble> {
         let standing = self.standing();
-        let oldest: Vec<i64> = self.waiting.iter().copied().take(BATCH_ROWS).collect();
+        let oldest = self.minutes.oldest_waiting(BATCH_ROWS);
         let (kept, past): (Vec<i64>, Vec<i64>) =
             oldest.iter().partition(|start_ms| **start_ms >= standing.kept_from_ms);
         for start_ms in past {
@@ -224,22 +187,22 @@ impl Writer {
         stored: Option<&Row>,
     ) -> Result<Option<(Row, PutCondition)>, Stumble> {
         let start_ms = bucket.start_ms();
-        let Some(minute) = self.minutes.get(&start_ms) else {
+        let Some(vector) = self.minutes.vector(start_ms) else {
             return Ok(None);
         };
         let stored_revision = stored.map(|row| row.small.revision);
-        match decide(standing, bucket, &minute.vector, stored) {
+        match decide(standing, bucket, vector, stored) {
             Decision::Put { revision_ms, written_at_ms } => {
                 let revision = Revision::streaming(standing.generation, revision_ms)
                     .map_err(|error| Stumble::Fatal(CountError::Clock(error)))?;
-                let row = self.row(bucket, revision, written_at_ms, minute.vector.clone());
+                let row = self.row(bucket, revision, written_at_ms, vector.clone());
                 return Ok(Some((row, PutCondition::Below)));
             }
             Decision::Unchanged => {
                 self.rows.unchanged += 1;
                 self.settle(start_ms, stored_revision);
             }
-            Decision::Hold => self.set(start_ms, MinuteState::Held),
+            Decision::Hold => self.minutes.set(start_ms, MinuteState::Held),
             Decision::Withhold => {
                 self.rows.withheld += 1;
                 tracing::error!(
@@ -321,13 +284,7 @@ impl Writer {
         let Some(up_to_ms) = self.horizon.retired_up_to_ms else {
             return Ok(());
         };
-        let retired = self.minutes.range(..up_to_ms);
-        let settled: Vec<(i64, Option<Revision>)> = retired
-            .filter_map(|(start_ms, minute)| match minute.state {
-                MinuteState::Settled(revision) => Some((*start_ms, revision)),
-                MinuteState::Waiting | MinuteState::Held => None,
-            })
-            .collect();
+        let settled = self.minutes.settled_before(up_to_ms);
         let period_of = |start_ms: i64| Bucket::minute(start_ms).period();
         for minutes in settled.chunk_by(|(a, _), (b, _)| period_of(*a) == period_of(*b)) {
             self.read_back(minutes)?;
@@ -348,12 +305,12 @@ impl Writer {
         let mut missing = None;
         for (start_ms, revision) in minutes {
             if stored.get(start_ms).copied() >= *revision {
-                self.minutes.remove(start_ms);
+                self.minutes.remove(*start_ms);
             } else {
                 missing = Some(*start_ms);
                 self.shared.parts.progress.row_misread();
                 tracing::error!(minute = start_ms, "an acknowledged row is not there: put again");
-                self.set(*start_ms, MinuteState::Waiting);
+                self.minutes.set(*start_ms, MinuteState::Waiting);
             }
         }
         match missing {
@@ -369,11 +326,9 @@ impl Writer {
     fn publish(&mut self, now: bool) -> Result<(), Stumble> {
         let at_ms = self.shared.parts.clock.monotonic_ms();
         let early = self.marks.published_at_ms.is_some_and(|last| at_ms < last + MARKS_EVERY_MS);
-        let first_open = self.minutes.keys().next().copied();
-        let first_unreadable =
-            self.minutes.iter().find(|(_, minute)| !minute.readable).map(|(start_ms, _)| *start_ms);
-        let retired_up_to_ms = capped(self.horizon.retired_up_to_ms, first_open);
-        let readable_up_to_ms = capped(self.horizon.closed_up_to_ms, first_unreadable);
+        let retired_up_to_ms = capped(self.horizon.retired_up_to_ms, self.minutes.first());
+        let readable_up_to_ms =
+            capped(self.horizon.closed_up_to_ms, self.minutes.first_unreadable());
         let grown = retired_up_to_ms > self.marks.retired_up_to_ms
             || readable_up_to_ms > self.marks.readable_up_to_ms;
         if !grown || early && !now {
@@ -406,45 +361,14 @@ impl Writer {
     }
 
     fn settle(&mut self, start_ms: i64, revision: Option<Revision>) {
-        self.set(start_ms, MinuteState::Settled(revision));
+        self.minutes.set(start_ms, MinuteState::Settled(revision));
     }
 
-    /// Moves a minute to another state, and to the list that belongs to it.
-    fn set(&mut self, start_ms: i64, state: MinuteState) {
-        let Some(mut minute) = self.minutes.remove(&start_ms) else {
-            return;
-        };
-        self.unlist(start_ms, &minute);
-        match state {
-            MinuteState::Waiting => {
-                self.waiting.insert(start_ms);
-                self.shared.outbox.wait_again(&minute.vector);
-            }
-            MinuteState::Held => {
-                self.held.insert(start_ms);
-            }
-            MinuteState::Settled(_) => minute.readable = true,
-        }
-        minute.state = state;
-        self.minutes.insert(start_ms, minute);
-    }
-
-    /// Takes a minute off the list of its state.
-    fn unlist(&mut self, start_ms: i64, minute: &Minute) {
-        match minute.state {
-            MinuteState::Waiting => {
-                self.waiting.remove(&start_ms);
-                self.shared.outbox.settle(&minute.vector);
-            }
-            MinuteState::Held => {
-                self.held.remove(&start_ms);
-            }
-            MinuteState::Settled(_) => {}
-        }
-    }
-
+    /// Shows how far the writer is, to people and to the sources.
     fn show(&self) {
-        self.shared.parts.progress.show_rows(&self.rows, self.waiting.len(), self.held.len());
+        let (waiting, held) = (self.minutes.waiting(), self.minutes.held());
+        self.shared.parts.progress.show_rows(&self.rows, waiting, held);
+        self.shared.outbox.show_taken(self.minutes.waiting_bytes());
     }
 
     fn fenced(&self, theirs: Generation) -> Stumble {

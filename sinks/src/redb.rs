@@ -22,8 +22,8 @@ pub struct RedbStore {
 }
 
 impl RedbStore {
-    /// Opens the store at `path`, making it if there is no file. After a crash this repairs the
-    /// file, which reads it once.
+    /// Opens the store at `path`, making it if there is no file. Reads the whole file once, to find
+    /// damage, and repairs what a crash left undone.
     ///
     /// Blocks other processes from opening the file while any clone or face of it lives.
     ///

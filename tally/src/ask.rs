@@ -63,7 +63,8 @@ pub(crate) fn types(command: &TypesCommand) -> Result<(), Failure> {
                 fields.insert("owner".to_owned(), json!(owner));
             }
             let target = Target::open(target, Role::Admin)?;
-            let answer = target.ask("POST", "/v1/event-types", Some(body.to_string().as_bytes()))?;
+            let answer =
+                target.ask("POST", "/v1/event-types", Some(body.to_string().as_bytes()))?;
             let entry: Value = serde_json::from_slice(&answer)?;
             output::line(format!("{} has slot {}", text(&entry, "name"), text(&entry, "typeId")))
         }

@@ -25,9 +25,11 @@ pub(crate) enum Command {
                             --listen 0.0.0.0:8080\n  TALLY__PIPELINE__WORKERS=2 tally up")]
     Up(UpArgs),
     /// Count the log of a data folder.
-    #[command(after_help = "Examples:\n  tally worker --bounded --data-dir ./data\n  tally worker \
+    #[command(
+        after_help = "Examples:\n  tally worker --bounded --data-dir ./data\n  tally worker \
                             --bounded --workers 4 -o json\n\nExit code 1 if any event was late, a \
-                            straggler or past the dedup window; the counts are put all the same.")]
+                            straggler or past the dedup window; the counts are put all the same."
+    )]
     Worker(WorkerArgs),
     /// Take events from an NDJSON file (plain, .gz or .zst).
     #[command(after_help = "Examples:\n  tally import events.ndjson.gz --data-dir ./data \

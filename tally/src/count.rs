@@ -88,9 +88,8 @@ pub(crate) fn parts(
     progress: Arc<CountProgress>,
     stop: Arc<StopSignal>,
 ) -> Result<CountParts, Failure> {
-    let log: Arc<dyn tally_eventlog::EventLog> = deployment.log.clone();
     Ok(CountParts {
-        log,
+        log: deployment.event_log(),
         counts: Arc::clone(&deployment.counts),
         meta: Arc::clone(&deployment.meta),
         mixer: deployment.mixer(),

@@ -20,8 +20,22 @@ use crate::output;
 use crate::target::{Target, encode};
 
 const TYPES: [&str; 16] = [
-    "page_view", "click", "scroll", "search", "login", "add_to_cart", "video_play", "share",
-    "sign_up", "checkout", "purchase", "like", "comment", "logout", "download", "refund",
+    "page_view",
+    "click",
+    "scroll",
+    "search",
+    "login",
+    "add_to_cart",
+    "video_play",
+    "share",
+    "sign_up",
+    "checkout",
+    "purchase",
+    "like",
+    "comment",
+    "logout",
+    "download",
+    "refund",
 ];
 const BATCH: usize = 20;
 

@@ -32,7 +32,7 @@ use tally_sinks::marks;
 use tally_sinks::meta::MetaStore;
 use tally_sinks::redb::{OpenError, RedbStore};
 use tally_sinks::registry::Registry;
-use tally_sinks::tokens::{Scope, TokenKind, Tokens, format_secret};
+use tally_sinks::tokens::{Scope, TokenError, TokenKind, Tokens, format_secret};
 
 use crate::config::{Chosen, Settings};
 use crate::failure::{Exit, Failure};
@@ -104,11 +104,14 @@ impl Deployment {
         if missing == Missing::Refuse && !dir.join("deployment.json").exists() {
             return Err(Failure::message(
                 Exit::NotFound,
-                format!("{} is no data folder of Tally: there is no deployment.json", dir.display()),
+                format!(
+                    "{} is no data folder of Tally: there is no deployment.json",
+                    dir.display()
+                ),
             ));
         }
         refuse_foreign(dir)?;
-        std::fs::create_dir_all(dir)
+        make_folder(dir)
             .with_context(|| format!("cannot make the data folder {}", dir.display()))?;
         let lock = lock(dir)?;
         let descriptor = describe(dir, settings, clock.as_ref())?;
@@ -152,6 +155,11 @@ impl Deployment {
         })
     }
 
+    /// The log behind its seam.
+    pub(crate) fn event_log(&self) -> Arc<dyn EventLog> {
+        Arc::<SegmentLog>::clone(&self.log)
+    }
+
     /// The bijection from event ids to mixed ids.
     pub(crate) fn mixer(&self) -> IdMixer {
         IdMixer::new(self.secrets.id_key)
@@ -169,6 +177,21 @@ impl Deployment {
         marks::set_origin_if_absent(self.meta.as_ref(), minute)?;
         Ok(())
     }
+}
+
+/// Makes a folder so that a power cut right after cannot take it away with all that is in it.
+fn make_folder(dir: &Path) -> std::io::Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(dir)?;
+    File::open(parent(dir))?.sync_all()
+}
+
+/// The folder that a file or folder lies in.
+fn parent(path: &Path) -> &Path {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
 }
 
 fn open_store(path: &Path) -> Result<RedbStore, Failure> {
@@ -303,26 +326,38 @@ fn agree<T: PartialEq>(
 }
 
 /// The keys of the first start: made once, kept in the folder, known to the store as digests only.
+///
+/// The file comes first: a start that is cut short before the store knows them all leaves no key
+/// that is valid and known to nobody.
 fn bootstrap_keys(dir: &Path, tokens: &Tokens, now_ms: i64) -> Result<BootstrapKeys, Failure> {
     let path = dir.join("bootstrap.json");
-    if path.exists() {
+    let keys = if path.exists() {
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("cannot read {}", path.display()))?;
-        return serde_json::from_str(&text).map_err(|error| {
-            Failure::refused(format!("{} is damaged: {error}", path.display()))
-        });
-    }
-    let secret = |kind| -> Result<String, Failure> { Ok(format_secret(kind, random()?)) };
-    let keys = BootstrapKeys {
-        write_key: secret(TokenKind::Write)?,
-        read_token: secret(TokenKind::Read)?,
-        admin_token: secret(TokenKind::Admin)?,
+        serde_json::from_str(&text)
+            .map_err(|error| Failure::refused(format!("{} is damaged: {error}", path.display())))?
+    } else {
+        let secret = |kind| -> Result<String, Failure> { Ok(format_secret(kind, random()?)) };
+        let keys = BootstrapKeys {
+            write_key: secret(TokenKind::Write)?,
+            read_token: secret(TokenKind::Read)?,
+            admin_token: secret(TokenKind::Admin)?,
+        };
+        write_whole(&path, &serde_json::to_vec_pretty(&keys)?, 0o600)?;
+        keys
     };
-    let read = [Scope::Stats, Scope::StatsRaw];
-    tokens.create(TokenKind::Write, "bootstrap", &[], &keys.write_key, now_ms)?;
-    tokens.create(TokenKind::Read, "bootstrap", &read, &keys.read_token, now_ms)?;
-    tokens.create(TokenKind::Admin, "bootstrap", &[], &keys.admin_token, now_ms)?;
-    write_whole(&path, &serde_json::to_vec_pretty(&keys)?, 0o600)?;
+    let read: &[Scope] = &[Scope::Stats, Scope::StatsRaw];
+    for (kind, scopes, secret) in [
+        (TokenKind::Write, &[] as &[Scope], &keys.write_key),
+        (TokenKind::Read, read, &keys.read_token),
+        (TokenKind::Admin, &[], &keys.admin_token),
+    ] {
+        match tokens.create(kind, "bootstrap", scopes, secret, now_ms) {
+            // Known since an earlier start; perhaps revoked, and then it stays so.
+            Ok(_) | Err(TokenError::Exists { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
     Ok(keys)
 }
 
@@ -349,8 +384,7 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Fa
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&fresh, path)?;
-        let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        File::open(parent(path))?.sync_all()
     };
     write().with_context(|| format!("cannot write {}", path.display()))?;
     Ok(())

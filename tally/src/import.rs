@@ -221,11 +221,12 @@ impl Scan {
             .filter(|name| tally_model::types::normal_name(name, 128).is_ok())
             .map(|name| NewType::named(name.clone()))
             .collect();
-        deployment
-            .registry
-            .register_many(&new)
-            .map_err(|error| Failure::new(Exit::Refused, error))?;
-        Ok(u64::try_from(new.len()).unwrap_or(u64::MAX))
+        let registered = deployment.registry.register_many(&new)?;
+        let count = registered.len();
+        for outcome in registered {
+            outcome.map_err(|error| Failure::new(Exit::Refused, error))?;
+        }
+        Ok(u64::try_from(count).unwrap_or(u64::MAX))
     }
 
     /// The first event's minute, or the 90 days that events may be old, whichever is later.
@@ -337,7 +338,8 @@ impl Importer {
         // The copy of the ledger grows old during a long import; this folder is locked, so that a
         // fresh look costs nothing and finds what it found before.
         self.preparer.ledger.poll()?;
-        let prepared = self.preparer.prepare(events, stamp, &Sender::default(), &mut self.nonces)?;
+        let prepared =
+            self.preparer.prepare(events, stamp, &Sender::default(), &mut self.nonces)?;
         self.queue(prepared, &numbers)
     }
 

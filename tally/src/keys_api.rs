@@ -67,8 +67,7 @@ async fn create(
     let secret = format_secret(kind, random);
     let now_ms = api.clock.now_ms();
     let (tokens, shown) = (Arc::clone(&api.tokens), secret.clone());
-    let info =
-        blocking(move || tokens.create(kind, &new.name, scopes, &secret, now_ms)).await?;
+    let info = blocking(move || tokens.create(kind, &new.name, scopes, &secret, now_ms)).await?;
     let mut body = describe(&info);
     if let Some(fields) = body.as_object_mut() {
         fields.insert("secret".to_owned(), json!(shown));

@@ -272,7 +272,11 @@ fn spawn_serving(
     tokio::spawn(serve::serve(listener, router, limits, stop))
 }
 
-fn start_demo(args: &UpArgs, deployment: &Deployment, url: &str) -> (Arc<AtomicBool>, JoinHandle<()>) {
+fn start_demo(
+    args: &UpArgs,
+    deployment: &Deployment,
+    url: &str,
+) -> (Arc<AtomicBool>, JoinHandle<()>) {
     let stop = Arc::new(AtomicBool::new(false));
     let demo = Demo {
         url: url.to_owned(),

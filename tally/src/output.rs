@@ -44,11 +44,7 @@ pub(crate) fn is_watched() -> bool {
 }
 
 /// Rows under headings, as a table, as CSV or as JSON objects.
-pub(crate) fn rows(
-    format: Format,
-    headings: &[&str],
-    rows: &[Vec<String>],
-) -> Result<(), Failure> {
+pub(crate) fn rows(format: Format, headings: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
     match format {
         Format::Table => {
             let mut table = comfy_table::Table::new();

@@ -87,10 +87,12 @@ pub(crate) fn preparer(
 }
 
 /// What hands records to the log, as a run of its own.
-pub(crate) fn appender(deployment: &Deployment, metrics: Arc<Metrics>) -> Result<Appender, Failure> {
-    let log: Arc<dyn EventLog> = deployment.log.clone();
+pub(crate) fn appender(
+    deployment: &Deployment,
+    metrics: Arc<Metrics>,
+) -> Result<Appender, Failure> {
     let run = u64::from_le_bytes(random()?);
-    Ok(Appender::new(log, run, Arc::clone(&deployment.clock), metrics))
+    Ok(Appender::new(deployment.event_log(), run, Arc::clone(&deployment.clock), metrics))
 }
 
 /// The collector.

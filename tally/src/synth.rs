@@ -29,6 +29,8 @@ pub(crate) struct Synth {
     rng: StdRng,
     cumulative: Vec<f64>,
     recent: Vec<LoggedEvent>,
+    /// Index in `recent` of the event that is forgotten next.
+    oldest: usize,
     start_ms: i64,
     made: u64,
 }
@@ -40,6 +42,7 @@ impl Synth {
             rng: StdRng::seed_from_u64(args.seed),
             cumulative: skew(args.types),
             recent: Vec::with_capacity(RECENT),
+            oldest: 0,
             start_ms: end_ms - i64::from(args.days) * DAY_MS,
             made: 0,
             args: args.clone(),
@@ -90,7 +93,8 @@ impl Iterator for Synth {
         };
         if self.recent.len() < RECENT {
             self.recent.push(event);
-        } else if let Some(old) = self.recent.get_mut(self.made as usize % RECENT) {
+        } else if let Some(old) = self.recent.get_mut(self.oldest) {
+            self.oldest = (self.oldest + 1) % RECENT;
             *old = event;
         }
         Some(event)
@@ -199,7 +203,7 @@ pub(crate) fn append(log: &dyn EventLog, records: Vec<NewRecord>) -> Result<(), 
             drop(tell.send(outcomes));
         }),
     )?;
-    let outcomes = told.recv().map_err(|_| anyhow::anyhow!("the log's writer ended"))?;
+    let outcomes = told.recv().map_err(|_gone| anyhow::anyhow!("the log's writer ended"))?;
     outcomes.into_iter().try_for_each(|outcome| outcome.map(|_offset| ()))?;
     Ok(())
 }

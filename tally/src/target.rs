@@ -45,9 +45,10 @@ impl Target {
         match (&args.data_dir, &args.url) {
             (Some(dir), _) => Self::folder(dir, &args.config.config, role),
             (None, Some(url)) => {
-                let token = args.token.clone().ok_or_else(|| {
-                    Failure::usage("--url needs a token: --token or TALLY_TOKEN")
-                })?;
+                let token = args
+                    .token
+                    .clone()
+                    .ok_or_else(|| Failure::usage("--url needs a token: --token or TALLY_TOKEN"))?;
                 Self::running(url, token)
             }
             (None, None) => Err(Failure::usage(
@@ -197,8 +198,8 @@ pub(crate) fn load_layers(
     if let Some(file) = file {
         layers.add_file(file).map_err(usage)?;
     }
-    let variables =
-        std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
+    let variables = std::env::vars_os()
+        .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
     layers.add_environment(variables).map_err(usage)?;
     flags(&mut layers).map_err(usage)?;
     Ok(layers)

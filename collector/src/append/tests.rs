@@ -124,11 +124,7 @@ fn a_log_that_goes_away_without_an_answer_confirms_nothing() {
         fn partitions(&self) -> Partition {
             1
         }
-        fn append(
-            &self,
-            _records: Vec<NewRecord>,
-            _done: tally_eventlog::AppendDone,
-        ) -> Result<(), AppendError> {
+        fn append(&self, _records: Vec<NewRecord>, _done: AppendDone) -> Result<(), AppendError> {
             Ok(())
         }
         fn end_offsets(&self) -> Result<Vec<Offset>, tally_eventlog::LogError> {

@@ -112,7 +112,10 @@ mod tests {
 
     use super::*;
 
-    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+    /// Names and values.
+    type Headers<'h> = &'h [(&'static str, &'h str)];
+
+    fn headers(pairs: Headers<'_>) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
             headers.append(*name, HeaderValue::from_str(value).expect("a header value"));
@@ -122,7 +125,7 @@ mod tests {
 
     #[test]
     fn keys_are_found_in_headers_only_and_never_guessed() {
-        let cases: [(&str, &[(&str, &str)], Option<&str>); 14] = [
+        let cases: [(&str, Headers<'_>, Option<&str>); 14] = [
             ("own header", &[("x-write-key", "wk_1")], Some("wk_1")),
             ("bearer", &[("authorization", "Bearer wk_1")], Some("wk_1")),
             ("scheme in any case", &[("authorization", "bEARER  wk_1")], Some("wk_1")),

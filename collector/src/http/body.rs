@@ -10,6 +10,7 @@ use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
+use super::in_place;
 use super::problem::{Code, Problem};
 use crate::budget::{Budget, Share};
 use crate::limits::Limits;
@@ -47,30 +48,6 @@ impl Encoding {
             Problem::new(Code::UnsupportedEncoding, "use gzip once, or no Content-Encoding")
         })
     }
-
-    /// The text of a body. Inflates at most one byte more than the limit.
-    pub(super) fn decode(self, wire: Bytes, limits: &Limits) -> Result<Bytes, Problem> {
-        let bytes_max = limits.inflated_bytes;
-        let text = match self {
-            Self::Identity => wire,
-            Self::Gzip => {
-                let likely_bytes = wire.len().saturating_mul(4).min(bytes_max);
-                let mut text = Vec::with_capacity(likely_bytes);
-                let one_more = u64::try_from(bytes_max).unwrap_or(u64::MAX).saturating_add(1);
-                MultiGzDecoder::new(wire.as_ref()).take(one_more).read_to_end(&mut text).map_err(
-                    |_what| Problem::new(Code::InvalidGzip, "the body is damaged or cut short"),
-                )?;
-                text.into()
-            }
-        };
-        if text.len() > bytes_max {
-            return Err(Problem::new(
-                Code::BodyTooLarge,
-                format!("the limit is {bytes_max} bytes after decompression"),
-            ));
-        }
-        Ok(text)
-    }
 }
 
 /// Refuses anything but JSON in UTF-8. Beacons of browsers can send JSON as `text/plain` only.
@@ -94,35 +71,58 @@ pub(super) fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
-/// Bytes that a request may hold from now on: its text twice (as sent and as records), and what is
-/// on the wire if that is not the text itself.
-pub(super) fn held_bytes(wire_bytes: usize, encoding: Encoding, limits: &Limits) -> usize {
-    match encoding {
-        Encoding::Identity => 2 * wire_bytes,
-        Encoding::Gzip => wire_bytes + 2 * limits.inflated_bytes,
-    }
+/// A body as text, and the share of the memory that it and its records take.
+pub(super) struct Taken {
+    pub(super) text: Bytes,
+    pub(super) share: Share,
 }
 
-/// Reserves memory for a body before any of it is read.
-pub(super) fn reserve(
-    body: &Body,
+/// Takes a body in. Memory is reserved before any of it is read: once for the text and once for the
+/// records that are made of it; inflated text gets its own share, for as long as it is needed.
+pub(super) async fn take(
+    body: Body,
     encoding: Encoding,
     limits: &Limits,
     budget: &Budget,
-) -> Result<Share, Problem> {
+) -> Result<Taken, Problem> {
     let hint = body.size_hint();
     let told = usize::try_from(hint.lower()).unwrap_or(usize::MAX);
     if told > limits.wire_bytes {
         return Err(over_wire_limit(limits));
     }
     let expected = hint.exact().map_or(limits.wire_bytes, |_exact| told);
-    budget.take(held_bytes(expected, encoding, limits)).ok_or_else(|| {
-        Problem::new(Code::Overloaded, "too many requests are in flight; send it again")
-    })
+    let mut share = budget.take(2 * expected).ok_or_else(no_room)?;
+    let wire = read(body, limits).await?;
+    share.shrink_to(2 * wire.len());
+    match encoding {
+        Encoding::Identity if wire.len() > limits.inflated_bytes => Err(over_text_limit(limits)),
+        Encoding::Identity => Ok(Taken { text: wire, share }),
+        Encoding::Gzip => {
+            let mut share = budget.take(2 * limits.inflated_bytes).ok_or_else(no_room)?;
+            let likely_bytes = wire.len().saturating_mul(10);
+            let text = in_place(likely_bytes, || inflate(&wire, limits))?;
+            share.shrink_to(2 * text.len());
+            Ok(Taken { text, share })
+        }
+    }
+}
+
+/// Inflates at most one byte more than the limit.
+fn inflate(wire: &[u8], limits: &Limits) -> Result<Bytes, Problem> {
+    let mut text = Vec::with_capacity(wire.len().saturating_mul(4).min(limits.inflated_bytes));
+    let one_more = u64::try_from(limits.inflated_bytes).unwrap_or(u64::MAX).saturating_add(1);
+    MultiGzDecoder::new(wire)
+        .take(one_more)
+        .read_to_end(&mut text)
+        .map_err(|_what| Problem::new(Code::InvalidGzip, "the body is damaged or cut short"))?;
+    if text.len() > limits.inflated_bytes {
+        return Err(over_text_limit(limits));
+    }
+    Ok(text.into())
 }
 
 /// Reads a body of at most the allowed length in at most the allowed time.
-pub(super) async fn read(body: Body, limits: &Limits) -> Result<Bytes, Problem> {
+async fn read(body: Body, limits: &Limits) -> Result<Bytes, Problem> {
     let deadline = Duration::from_millis(limits.body_timeout_ms);
     let reading = Limited::new(body, limits.wire_bytes).collect();
     match tokio::time::timeout(deadline, reading).await {
@@ -143,4 +143,15 @@ fn over_wire_limit(limits: &Limits) -> Problem {
         Code::BodyTooLarge,
         format!("the limit is {} bytes on the wire", limits.wire_bytes),
     )
+}
+
+fn over_text_limit(limits: &Limits) -> Problem {
+    Problem::new(
+        Code::BodyTooLarge,
+        format!("the limit is {} bytes after decompression", limits.inflated_bytes),
+    )
+}
+
+fn no_room() -> Problem {
+    Problem::new(Code::Overloaded, "too many requests are in flight; send it again")
 }

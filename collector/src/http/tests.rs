@@ -14,6 +14,7 @@ use tally_eventlog::AppendError;
 use tally_eventlog::memory::Fault;
 
 use super::*;
+use crate::background::poll_ledger_every;
 use crate::limits::{Capture, CollectorOptions, Limits};
 use crate::service::NotReady;
 use crate::testing::{KEY, READ, RUN, Reply, World, at, event, event_with, id, request};
@@ -247,7 +248,7 @@ async fn an_event_two_hours_ahead_is_clamped_to_its_arrival() {
 
 #[tokio::test]
 async fn a_record_that_the_log_can_never_take_is_rejected_and_the_client_may_stop() {
-    let limits = Limits { record_bytes: 4 << 20, wire_bytes: 4 << 20, ..Limits::default() };
+    let limits = Limits { record_bytes: 4 << 20, wire_bytes: 8 << 20, ..Limits::default() };
     let world = World::with(limits, CollectorOptions::default());
     let mut events: Vec<Value> = (0..5).map(event).collect();
     events[2]["properties"] = json!("x".repeat(2 << 20));
@@ -308,6 +309,16 @@ async fn without_a_fresh_ledger_or_keys_nothing_is_written() {
     assert_untouched(&world);
     world.user_keys.set_down(false);
     assert_eq!(world.batch(&[event(1)]).await.accepted(), 1);
+}
+
+#[tokio::test]
+async fn a_batch_whose_stamp_grew_old_while_keys_were_made_is_not_written() {
+    let world = World::new();
+    world.user_keys.slow_down(Arc::clone(&world.clock), 30_000);
+    let reply = world.batch(&[event(1)]).await;
+    reply.assert_problem(503, "overloaded");
+    reply.assert_retry_later();
+    assert_untouched(&world);
 }
 
 // Who may write.
@@ -405,6 +416,21 @@ async fn a_key_in_the_url_is_no_key_and_nothing_private_is_repeated() {
     assert_eq!(world.personal(&world.records()[0], "user-1").user_agent, "agent-x");
 }
 
+#[tokio::test]
+async fn the_sender_is_sealed_only_where_capture_is_on() {
+    for capture in [Capture::default(), Capture { ip: true, user_agent: true }] {
+        let options = CollectorOptions { capture, ..CollectorOptions::default() };
+        let world = World::with(Limits::default(), options);
+        let mut request = with(batch(&[event(1)]), "user-agent", "agent/1");
+        let address: SocketAddr = "192.0.2.7:5000".parse().unwrap();
+        request.extensions_mut().insert(ConnectInfo(address));
+        assert_eq!(world.send(request).await.accepted(), 1);
+        let personal = world.personal(&world.records()[0], "user-1");
+        let want = if capture.ip { ("192.0.2.7", "agent/1") } else { ("", "") };
+        assert_eq!((personal.ip.as_str(), personal.user_agent.as_str()), want);
+    }
+}
+
 // HTTP.
 
 #[tokio::test]
@@ -428,6 +454,18 @@ async fn a_bomb_is_inflated_by_nobody_without_a_key_and_to_the_limit_with_one() 
     twice.headers_mut().append("content-encoding", HeaderValue::from_static("gzip"));
     world.send(twice).await.assert_problem(415, "unsupported_encoding");
     assert_untouched(&world);
+}
+
+#[tokio::test]
+async fn inflating_stops_at_the_limit() {
+    let limits = Limits { inflated_bytes: 1 << 10, ..Limits::default() };
+    let world = World::with(limits, CollectorOptions::default());
+    let mut bomb = gzip(&vec![b' '; 1 << 20]);
+    // Whoever reads on to the end finds it damaged.
+    let checksum = bomb.len() - 8;
+    bomb[checksum] ^= 1;
+    let reply = world.send(with(bomb, "content-encoding", "gzip")).await;
+    reply.assert_problem(413, "body_too_large");
 }
 
 #[tokio::test]
@@ -612,4 +650,20 @@ async fn many_requests_at_once_lose_and_double_nothing() {
     ] {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }
+}
+
+#[tokio::test]
+async fn polling_keeps_the_copy_of_the_ledger_fresh() {
+    let world = World::new();
+    world.clock.advance(60_000);
+    assert_eq!(world.collector.ready(), Err(NotReady::StaleLedger { age_ms: 60_000 }));
+    let collector = Arc::clone(&world.collector);
+    let polling = tokio::spawn(poll_ledger_every(collector, Duration::from_millis(1)));
+    let is_ready = async {
+        while world.collector.ready().is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), is_ready).await.unwrap();
+    polling.abort();
 }

@@ -1,7 +1,9 @@
-//! A store that can be switched off.
+//! A store that can be switched off or made slow.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
+use tally_model::clock::ManualClock;
 use tally_sinks::error::StoreError;
 use tally_sinks::meta::memory::MemoryMeta;
 use tally_sinks::meta::{CasOutcome, MetaStore, Table};
@@ -11,6 +13,7 @@ use tally_sinks::meta::{CasOutcome, MetaStore, Table};
 pub(crate) struct SwitchMeta {
     inner: MemoryMeta,
     is_down: AtomicBool,
+    slow: Mutex<Option<(Arc<ManualClock>, i64)>>,
 }
 
 impl SwitchMeta {
@@ -18,7 +21,15 @@ impl SwitchMeta {
         self.is_down.store(is_down, Ordering::SeqCst);
     }
 
+    /// From now on the clock goes forward by `by_ms` with every call.
+    pub(crate) fn slow_down(&self, clock: Arc<ManualClock>, by_ms: i64) {
+        *self.slow.lock().unwrap() = Some((clock, by_ms));
+    }
+
     fn up(&self) -> Result<&MemoryMeta, StoreError> {
+        if let Some((clock, by_ms)) = &*self.slow.lock().unwrap() {
+            clock.advance(*by_ms);
+        }
         if self.is_down.load(Ordering::SeqCst) {
             let source = Box::new(std::io::Error::other("switched off"));
             return Err(StoreError::Unavailable { action: "answer", source });

@@ -28,11 +28,8 @@ fn take(locals: &mut [LocalCounts], id: u128, minute: i64, slot: u16) -> Totals 
     let id = MixedId(id);
     let shard = id.shard(options(1).shards);
     let start_ms = START_MS + minute * MINUTE_MS;
-    let batch = ShardBatch {
-        shard,
-        ids: vec![(id, start_ms)],
-        cells: vec![(start_ms, TypeId(slot))],
-    };
+    let batch =
+        ShardBatch { shard, ids: vec![(id, start_ms)], cells: vec![(start_ms, TypeId(slot))] };
     let owner = shard.owner(locals.len());
     locals[owner].take(&batch).unwrap()
 }
@@ -99,8 +96,7 @@ fn the_end_of_a_bounded_run_closes_all_and_retires_by_the_stamps() {
         take(&mut locals, id, minute, 1);
     }
     let last_ms = START_MS + 30 * MINUTE_MS + 1;
-    let done =
-        WatermarkReport { hold: Hold::Nothing, caught_up: true, ..report(0, last_ms) };
+    let done = WatermarkReport { hold: Hold::Nothing, caught_up: true, ..report(0, last_ms) };
     let settled = locals[0].settle(7, [done]);
     let added: Vec<i64> = settled.added.iter().map(|(start_ms, ..)| start_ms).collect();
     assert_eq!(minutes(&added), [0, 30, 500]);

@@ -33,8 +33,7 @@ fn events_come_by_shard_in_log_order() {
     let batches: Vec<_> = ids(reading.take_batches());
     for (shard, got) in batches {
         let mixed = events.iter().map(|event| tally.mixer.mix(event.id));
-        let want: Vec<_> =
-            mixed.filter(|id| id.shard(tally.options.shards) == shard).collect();
+        let want: Vec<_> = mixed.filter(|id| id.shard(tally.options.shards) == shard).collect();
         assert_eq!(got, want);
     }
     assert_eq!(ids(reading.take_batches()), [], "handed out once");

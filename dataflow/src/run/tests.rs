@@ -1,5 +1,4 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 use tally_model::bucket::{Bucket, DAY_MS, HOUR_MS, MINUTE_MS};
@@ -12,9 +11,9 @@ use tally_sinks::counts::{PutCondition, Row, RowSource, SmallRow, WriterId};
 use tally_sinks::marks;
 
 use crate::testing::{
-    Cells, Deployment, Fault, FlakyCounts, GatedLog, T0, encode, event, streaming_cells,
+    Cells, Deployment, Fault, FlakyCounts, Gate, GatedLog, T0, encode, event, streaming_cells,
 };
-use crate::{CountError, Mode, MissingRange, Stages};
+use crate::{CountError, MissingRange, Mode, Stages};
 
 mod laws;
 
@@ -227,9 +226,7 @@ fn partitions_that_never_had_a_record_hold_nothing_back() {
     let some: Vec<_> = all.into_iter().filter(|event| tally.home(event) < 2).collect();
     let running = tally.start();
     tally.append(&some);
-    running.until("the minute is readable", |p| {
-        p.readable_up_to_ms() >= Some(T0 + 3 * MINUTE_MS)
-    });
+    running.until("the minute is readable", |p| p.readable_up_to_ms() >= Some(T0 + 3 * MINUTE_MS));
     let now_ms = tally_model::clock::Clock::now_ms(tally.clock.as_ref());
     assert!(now_ms <= T0 + 5 * MINUTE_MS + 5_000, "three minutes after it began");
     let count = u64::try_from(some.len()).unwrap();
@@ -253,19 +250,19 @@ fn workers_without_partitions_neither_hold_back_nor_advance() {
     assert_eq!(tally.cells().values().sum::<u64>(), 100);
 }
 
-/// A deployment whose second partition gives nothing until its gate opens.
-fn gated(workers: usize) -> (Deployment, Arc<AtomicBool>) {
-    let mut tally = Deployment::new(2, workers);
-    let open = Arc::new(AtomicBool::new(false));
+/// A deployment whose last partition gives readers only what the gate allows, at first nothing.
+fn gated(partitions: u32, workers: usize) -> (Deployment, Gate) {
+    let mut tally = Deployment::new(partitions, workers);
+    let gate = Gate::default();
     let log = Arc::clone(&tally.log);
-    tally.seen_log = Arc::new(GatedLog { log, gated: vec![1], open: Arc::clone(&open) });
-    (tally, open)
+    tally.seen_log = Arc::new(GatedLog { log, gated: vec![partitions - 1], gate: gate.clone() });
+    (tally, gate)
 }
 
 #[test]
 fn a_slow_reader_is_not_an_idle_partition() {
     for workers in [1, 2] {
-        let (mut tally, open) = gated(workers);
+        let (mut tally, gate) = gated(2, workers);
         let running = tally.start();
         running.pass(0);
         let all = events(1, 50, 1, 1);
@@ -279,7 +276,7 @@ fn a_slow_reader_is_not_an_idle_partition() {
             tally.clock.advance(MINUTE_MS);
         }
         assert!(running.progress.watermark_ms() <= watermark_ms.max(Some(T0 + 62_000)));
-        open.store(true, Ordering::SeqCst);
+        gate.open();
         running.until("all are read", |p| p.totals().records == 50);
         running.pass(0);
         running.settle();
@@ -291,7 +288,7 @@ fn a_slow_reader_is_not_an_idle_partition() {
 
 #[test]
 fn right_after_a_start_every_partition_counts_even_unread() {
-    let (mut tally, open) = gated(2);
+    let (mut tally, gate) = gated(2, 2);
     let old = events(1, 50, 1, 1);
     tally.append(&old);
     let young = events(100, 50, 1, 120);
@@ -302,7 +299,7 @@ fn right_after_a_start_every_partition_counts_even_unread() {
     let first = u64::try_from(all.filter(|e| tally.home(e) == 0).count()).unwrap();
     running.until("the first partition is read", |p| p.totals().records == first);
     assert_eq!(running.progress.watermark_ms(), None);
-    open.store(true, Ordering::SeqCst);
+    gate.open();
     running.until("all are read", |p| p.totals().records == 100);
     running.pass(0);
     running.settle();
@@ -387,41 +384,39 @@ fn rows_that_lay_below_the_retired_mark_are_not_written_again() {
 
 #[test]
 fn readers_never_see_a_closed_minute_fall_across_a_restart() {
-    for workers in [1, 2] {
-        let (mut tally, open) = gated(workers);
-        open.store(true, Ordering::SeqCst);
-        // The first run counts both partitions' events of minute 0.
-        tally.append(&events(1, 100, 1, 0));
-        let running = tally.start();
-        running.pass(MINUTE_MS + CLOSE_MS);
-        running.settle();
-        running.stop();
-        assert_eq!(tally.cells(), cells(&[(0, 1, 100)]));
-        // In the second one, late arrivals of the minute stand at the very end of a partition that
-        // is read last, and the minute closes before.
-        let end_ms = T0 + 30 * MINUTE_MS;
-        tally.clock.step_to(end_ms);
-        let filler: Vec<_> = (1_000..1_050).map(|id| event(id, 2, end_ms - 9, end_ms)).collect();
-        tally.append(&filler);
-        open.store(false, Ordering::SeqCst);
-        let running = tally.start();
-        for _ in 0..200 {
-            running.until("time passes", |_| true);
-            tally.clock.advance(10);
-            let row = tally.row(T0).unwrap();
-            assert!(row.vector.get(tally_model::types::TypeId(1)) >= 100);
-        }
-        open.store(true, Ordering::SeqCst);
-        running.until("it has caught up", |p| {
-            assert!(tally.row(T0).unwrap().vector.counts()[1] >= 100);
-            p.caught_up()
-        });
-        running.pass(CLOSE_MS + 2 * MINUTE_MS);
-        running.settle();
-        assert_eq!(running.progress.held_rows(), 0);
-        running.stop();
-        assert_eq!(tally.cells(), cells(&[(0, 1, 100), (29, 2, 50)]));
-    }
+    let (mut tally, gate) = gated(1, 2);
+    gate.open();
+    // 60 events of minute 0, one that closes it, then 40 more that are still on time.
+    tally.clock.advance(4 * MINUTE_MS);
+    tally.append(&events(1, 60, 1, 0));
+    tally.append(&events(100, 1, 2, 4));
+    tally.append(&events(200, 40, 1, 0));
+    let running = tally.start();
+    running.pass(0);
+    running.settle();
+    running.stop();
+    assert_eq!(tally.cells(), cells(&[(0, 1, 100)]));
+    let first = tally.row(T0).unwrap();
+
+    // The replay closes the minute when it has seen only the first 61.
+    gate.allow(61);
+    let running = tally.start();
+    running.until("its row is held", |p| p.held_rows() == 1);
+    assert_eq!(tally.row(T0).as_ref(), Some(&first));
+    assert!(!running.progress.caught_up());
+    gate.open();
+    running.until("it has caught up", |p| {
+        assert_eq!(tally.row(T0).unwrap().vector, first.vector);
+        p.caught_up()
+    });
+    running.until("it has its own row", |_| tally.row(T0).as_ref() != Some(&first));
+    let second = tally.row(T0).unwrap();
+    assert_eq!(
+        (second.vector, second.small.written_at_ms),
+        (first.vector, first.small.written_at_ms)
+    );
+    assert_eq!(running.progress.held_rows(), 0);
+    assert_eq!(running.stop().rows.withheld, 0);
 }
 
 /// Stores a row as some other writer would.
@@ -481,20 +476,8 @@ fn a_row_of_a_later_start_ends_the_run() {
     store_row(&tally, 0, streaming(7), &[0, 2]);
     let running = tally.start();
     tally.clock.advance(MINUTE_MS + CLOSE_MS);
-    // The run ends by itself once the epoch at hand is over.
-    let ticking = std::thread::spawn({
-        let clock = tally.clock.clone();
-        let progress = running.progress.clone();
-        move || {
-            while Arc::strong_count(&progress) > 1 {
-                clock.advance(10);
-                std::thread::park_timeout(std::time::Duration::from_millis(1));
-            }
-        }
-    });
-    let stop = running.stop.clone();
+    let stop = Arc::clone(&running.stop);
     let outcome = running.wait();
-    ticking.join().unwrap();
     let Err(CountError::Fenced { ours, theirs }) = outcome else {
         panic!("not fenced: {outcome:?}");
     };
@@ -529,7 +512,7 @@ fn a_hole_is_refused_with_its_exact_ranges_unless_accepted() {
 fn flaky(workers: usize) -> (Deployment, Arc<FlakyCounts>) {
     let mut tally = Deployment::new(2, workers);
     let counts = Arc::new(FlakyCounts::default());
-    tally.counts = counts.clone();
+    tally.counts = Arc::<FlakyCounts>::clone(&counts);
     (tally, counts)
 }
 
@@ -584,7 +567,7 @@ fn a_bounded_run_with_a_dead_store_ends_with_an_error() {
     tally.append(&events(1, 1, 1, 1));
     store.set(Some(Fault::Down));
     let parts = tally.parts();
-    let progress = parts.progress.clone();
+    let progress = Arc::clone(&parts.progress);
     let options = crate::CountOptions { mode: Mode::Bounded, ..tally.options };
     let outcome = crate::run::run_with_patience(parts, options, 3);
     assert!(matches!(outcome, Err(CountError::Store(_))), "{outcome:?}");
@@ -620,11 +603,38 @@ fn a_stop_with_a_dead_store_is_prompt_too() {
 }
 
 #[test]
+fn a_panic_on_any_thread_ends_the_run() {
+    let (mut tally, gate) = gated(2, 2);
+    tally.append(&events(1, 50, 1, 1));
+    let running = tally.start();
+    running.until("the first partition is read", |p| p.totals().records > 0);
+    gate.poison();
+    let outcome = running.wait();
+    assert!(
+        matches!(&outcome, Err(CountError::Panicked { thread }) if thread == "worker 1"),
+        "{outcome:?}"
+    );
+
+    let (mut tally, store) = flaky(2);
+    tally.append(&events(1, 50, 1, 1));
+    store.set(Some(Fault::Panics));
+    let running = tally.start();
+    tally.clock.advance(HOUR_MS);
+    let outcome = running.wait();
+    assert!(
+        matches!(&outcome, Err(CountError::Panicked { thread }) if thread == "the writer"),
+        "{outcome:?}"
+    );
+}
+
+#[test]
 fn load_is_even_when_one_type_has_most_of_the_traffic() {
     let mut tally = Deployment::new(4, 2);
     tally.clock.advance(DAY_MS);
     let all: Vec<_> = (0..40_000)
-        .map(|id| event(id, if id % 5 < 2 { 1 } else { 2 + u16::try_from(id % 7).unwrap() }, T0, T0))
+        .map(|id| {
+            event(id, if id % 5 < 2 { 1 } else { 2 + u16::try_from(id % 7).unwrap() }, T0, T0)
+        })
         .collect();
     tally.append(&all);
     let counted = tally.count_bounded().unwrap().counted_by_worker;

@@ -224,12 +224,11 @@ fn sum_of_minutes(start_ms: i64, end_ms: i64) -> u128 {
 fn question() -> impl Strategy<Value = (TimeRange, Availability)> {
     let start = -3 * DAY..3 * DAY;
     let length = prop_oneof![1..3 * 60_i64, 1..4 * DAY];
-    (start, length, -4_i64..8, 0_i64..6).prop_map(|(start, length, minutes_from, older)| {
+    (start, length, -4_i64..8, 0_i64..6).prop_map(|(start, length, day, older)| {
         let (start_ms, end_ms) = (start * MINUTE_MS, (start + length) * MINUTE_MS);
-        let kept = Availability {
-            minutes_from_ms: minutes_from * DAY_MS,
-            hours_from_ms: (minutes_from - older) * DAY_MS,
-        };
+        let minutes_from_ms = day * DAY_MS;
+        let hours_from_ms = minutes_from_ms - older * DAY_MS;
+        let kept = Availability { minutes_from_ms, hours_from_ms };
         (TimeRange::new(start_ms, end_ms).unwrap(), kept)
     })
 }

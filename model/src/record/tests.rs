@@ -168,6 +168,39 @@ fn bytes_that_are_no_record_are_skipped_under_their_reason() {
     }
 }
 
+/// Every field in every wire type: a known field has one, any other field may have any.
+#[test]
+fn a_known_field_of_another_wire_type_is_garbage() {
+    let payloads: [(u8, &[u8]); 4] = [(0, &[0]), (1, &[0; 8]), (2, &[0]), (5, &[0; 4])];
+    let wire_of = |field| match field {
+        1 | 2 | 4 | 9 | 11 | 15 => Some(0),
+        5..=7 | 14 => Some(1),
+        3 | 8 | 10 | 12 => Some(2),
+        _ => None,
+    };
+    for field in 0_u8..=15 {
+        for (wire, payload) in payloads {
+            let bytes = [&[(field << 3) | wire], payload].concat();
+            let fits = field != 0 && wire_of(field).is_none_or(|own| own == wire);
+            assert_eq!(Record::decode(&bytes[..]).is_ok(), fits, "{field} {wire}");
+            let head = RecordHead::decode(&bytes);
+            assert_eq!(head != Err(InvalidReason::Garbage), fits, "{field} {wire}");
+        }
+    }
+}
+
+#[test]
+fn the_last_of_a_field_that_stands_twice_counts() {
+    let mut bytes = v1_event().encode_to_vec();
+    let mut add_id = |id: &[u8]| {
+        bytes.extend(Record { event_id: id.to_vec(), ..Record::default() }.encode_to_vec());
+        RecordHead::decode(&bytes)
+    };
+    assert_eq!(add_id(&[1; 15]), Err(InvalidReason::Foreign));
+    let other = Record { event_id: vec![2; 16], ..v1_event() };
+    assert_eq!(add_id(&[2; 16]), Ok(head_of(&other)));
+}
+
 /// A cut between two fields leaves a shorter message, which only the log's checksum can tell from a
 /// whole one; any other cut is found here.
 #[test]

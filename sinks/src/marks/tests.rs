@@ -177,20 +177,22 @@ fn two_starts_that_race_from_threads_never_move_a_mark_backwards() {
         }
         fenced
     };
-    let watch = || {
+    std::thread::scope(|scope| {
+        let (first, second) = (scope.spawn(|| run(1)), scope.spawn(|| run(2)));
         let mut last = read(&store).unwrap();
-        while last.generation != Some(generation(2)) || last.retired_up_to_ms != Some(199) {
+        loop {
+            let ended = first.is_finished() && second.is_finished();
             let now = read(&store).unwrap();
             assert!(now.retired_up_to_ms >= last.retired_up_to_ms);
             assert!(now.readable_up_to_ms >= last.readable_up_to_ms);
             assert!(now.generation >= last.generation);
             last = now;
+            if ended {
+                break;
+            }
         }
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(watch);
-        scope.spawn(|| run(1));
-        let second = scope.spawn(|| run(2));
         assert_eq!(second.join().unwrap(), 0, "nothing fences the last start");
+        let want = (Some(199), Some(398), Some(generation(2)));
+        assert_eq!((last.retired_up_to_ms, last.readable_up_to_ms, last.generation), want);
     });
 }

@@ -123,6 +123,17 @@ fn a_redb_file_of_another_program_is_refused() {
     }
     let error = RedbStore::open(&path).unwrap_err();
     assert!(matches!(error, OpenError::Foreign { .. }), "{error:?}");
+    // Even one that calls a table as we do.
+    let format = ::redb::TableDefinition::<&[u8], &[u8]>::new("format");
+    {
+        let database = ::redb::Database::create(&path).unwrap();
+        let transaction = database.begin_write().unwrap();
+        let row: &[u8] = b"THEIRMAG\0\0\0\x01";
+        transaction.open_table(format).unwrap().insert(b"format".as_slice(), row).unwrap();
+        transaction.commit().unwrap();
+    }
+    let error = RedbStore::open(&path).unwrap_err();
+    assert!(matches!(error, OpenError::Foreign { .. }), "{error:?}");
 }
 
 #[test]
@@ -154,23 +165,61 @@ fn a_start_cut_short_before_the_format_was_written_goes_on() {
     }
 }
 
-#[test]
-fn a_damaged_file_is_refused_or_reported_but_never_read_as_something_else() {
-    let files = Files::default();
+/// A closed store with some rows, as bytes.
+fn whole_file(files: &Files) -> Vec<u8> {
     let path = files.fresh_path();
-    let puts: Vec<_> =
-        (0..50).map(|minute| (row(minute * 60_000, 1, &[7; 500]), PutCondition::Below)).collect();
-    RedbStore::open(&path).unwrap().counts().put_many(&puts);
-    let whole = fs::read(&path).unwrap();
+    let rows: Vec<_> =
+        (0..3_000_u32).map(|number| (number.to_be_bytes().to_vec(), vec![7; 200])).collect();
+    RedbStore::open(&path).unwrap().meta().insert_many("t", &rows).unwrap();
+    fs::read(&path).unwrap()
+}
+
+#[test]
+fn a_file_that_lost_its_end_is_refused() {
+    let files = Files::default();
+    let whole = whole_file(&files);
     for kept in [1, 100, 4_096, 10_000, whole.len() / 2, whole.len() - 1] {
         let path = files.fresh_path();
-        fs::write(&path, whole.get(..kept).unwrap()).unwrap();
+        fs::write(&path, &whole[..kept]).unwrap();
         let error = RedbStore::open(&path).unwrap_err();
         assert!(
             matches!(error, OpenError::Damaged { .. } | OpenError::Foreign { .. }),
             "{kept} bytes kept: {error:?}"
         );
     }
+}
+
+#[test]
+fn a_file_with_wrong_bytes_is_refused_unless_the_bytes_mean_nothing() {
+    let files = Files::default();
+    let whole = whole_file(&files);
+    let path = files.fresh_path();
+    let mut state = 1_u64;
+    let mut random = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        usize::try_from(state >> 33).unwrap()
+    };
+    let mut refused = 0;
+    for trial in 0..200 {
+        let mut bytes = whole.clone();
+        for _wrong in 0..=trial % 20 {
+            // Every other trial hits the header and the first pages.
+            let end = if trial % 2 == 0 { bytes.len() } else { 8_192 };
+            let at = random() % end;
+            bytes[at] ^= 1 << (random() % 8);
+        }
+        fs::write(&path, bytes).unwrap();
+        match RedbStore::open(&path) {
+            Err(OpenError::Damaged { .. } | OpenError::Foreign { .. }) => refused += 1,
+            Err(other) => panic!("trial {trial}: {other:?}"),
+            Ok(store) => {
+                let rows = store.meta().scan("t", None, 10_000).unwrap();
+                assert_eq!(rows.len(), 3_000, "trial {trial}");
+                assert!(rows.iter().all(|(_, value)| *value == [7; 200]), "trial {trial}");
+            }
+        }
+    }
+    assert!(refused > 50, "only {refused} of 200");
 }
 
 #[test]

@@ -143,6 +143,12 @@ fn the_version_changes_with_every_change_and_with_nothing_else() {
     see(false);
     registry.set_status("a", TypeStatus::Active).unwrap();
     see(false);
+    let versions = ["a", "b"].map(|name| {
+        let registry = self::registry(&Arc::new(MemoryMeta::default()));
+        register(&registry, name);
+        registry.snapshot().version()
+    });
+    assert_ne!(versions[0], versions[1], "names of one length");
 }
 
 #[test]
@@ -227,6 +233,8 @@ fn is_created(result: &Result<Registered, RegistryError>) -> bool {
     matches!(result, Ok(Registered::Created(_)))
 }
 
+mod interleaved;
+
 #[test]
 fn a_crash_between_claim_and_slot_heals_with_the_next_registration() {
     let store = Arc::new(MemoryMeta::default());
@@ -237,6 +245,25 @@ fn a_crash_between_claim_and_slot_heals_with_the_next_registration() {
     assert_eq!(register(&registry, "other"), TypeId(1), "others are not held up");
     assert_eq!(register(&registry, "lost"), TypeId(2), "its claim moves off the taken slot");
     assert_eq!(slots(&registry), want(&["other", "lost"]));
+}
+
+#[test]
+fn a_registration_whose_answer_was_lost_is_told_as_created() {
+    let faults = [None, Some(Fault::AppliedThenLost), Some(Fault::LostBeforeApplied)];
+    for claim in faults {
+        for slot in faults {
+            let store = Arc::new(FailingMeta::new(MemoryMeta::default()));
+            let registry = registry(&store);
+            store.script_writes([claim]);
+            if claim == Some(Fault::LostBeforeApplied) {
+                store.script_writes([None]);
+            }
+            store.script_writes([slot]);
+            let told = registry.register(named("a"));
+            assert!(is_created(&told), "{claim:?}, {slot:?}: {told:?}");
+            assert_eq!(slots(&registry), want(&["a"]), "{claim:?}, {slot:?}");
+        }
+    }
 }
 
 #[test]
@@ -281,6 +308,7 @@ fn rows_that_are_no_types_are_reported() {
     for (name, rows) in cases {
         let store = Arc::new(MemoryMeta::default());
         for (slot, row) in rows {
+            let slot: u16 = slot;
             let outcome = store.put_if(TYPES, &slot.to_be_bytes(), None, &row).unwrap();
             assert_eq!(outcome, CasOutcome::Applied);
         }

@@ -74,7 +74,12 @@ impl NodeMetrics {
         gauge(encoder, "store_waiting_rows", "Rows that wait", progress.waiting_rows())?;
         gauge(encoder, "store_held_rows", "Rows held while catching up", progress.held_rows())?;
         let caught_up = u64::from(progress.caught_up());
-        gauge(encoder, "count_caught_up", "Whether the log was read to its start's end", caught_up)?;
+        gauge(
+            encoder,
+            "count_caught_up",
+            "Whether the log was read to its start's end",
+            caught_up,
+        )?;
         for (name, help, at_ms) in [
             ("watermark_timestamp_seconds", "The global watermark", progress.watermark_ms()),
             ("readable_timestamp_seconds", "Readable up to", progress.readable_up_to_ms()),
@@ -99,7 +104,12 @@ impl NodeMetrics {
         let help = "Time spent in fdatasync";
         let sync_seconds = nanoseconds(get(&stats.sync_ns_total));
         let metric = ConstCounter::new(sync_seconds);
-        metric.encode(encoder.encode_descriptor("log_sync_seconds", help, None, metric.metric_type())?)
+        metric.encode(encoder.encode_descriptor(
+            "log_sync_seconds",
+            help,
+            None,
+            metric.metric_type(),
+        )?)
     }
 
     fn process(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

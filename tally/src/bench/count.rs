@@ -17,9 +17,8 @@ use crate::target::load_settings;
 
 pub(super) fn run(args: &BenchCountArgs) -> Result<(), Failure> {
     let workers = i64::from(args.workers);
-    let settings = load_settings(None, |layers| {
-        layers.add_flag("--workers", "pipeline.workers", workers)
-    })?;
+    let settings =
+        load_settings(None, |layers| layers.add_flag("--workers", "pipeline.workers", workers))?;
     let folder = tempfile::tempdir()?;
     let clock = Arc::new(SystemClock::new());
     let deployment = Deployment::open(folder.path(), Missing::Create, &settings, clock)?;
@@ -52,7 +51,8 @@ fn raw(log: &dyn EventLog, workers: usize) -> Result<u64, Failure> {
     const LIMITS: ReadLimits = ReadLimits { records: 10_000, bytes: 4 << 20 };
     let ends = log.end_offsets()?;
     let read_share = |worker: usize| -> Result<u64, Failure> {
-        let share: Vec<_> = (0..log.partitions()).map(|p| (p, 0)).skip(worker).step_by(workers).collect();
+        let share: Vec<_> =
+            (0..log.partitions()).map(|p| (p, 0)).skip(worker).step_by(workers).collect();
         let mut reader = log.reader(&share)?;
         let mut sum = 0_u64;
         let mut records = 0;
@@ -75,7 +75,7 @@ fn raw(log: &dyn EventLog, workers: usize) -> Result<u64, Failure> {
         for thread in threads {
             records += thread
                 .join()
-                .map_err(|_| Failure::message(Exit::Failed, "a reading thread panicked"))??;
+                .map_err(|_panic| Failure::message(Exit::Failed, "a reading thread panicked"))??;
         }
         Ok(records)
     })

@@ -6,7 +6,9 @@ use serde_json::json;
 use tally_model::bucket::DAY_MS;
 use tally_model::ids::{EventId, IdMixer, MixedId, Shards};
 use tally_model::rules::{DedupRule, Timing};
-use tally_operators::dedup::{DedupOptions, DedupState, DedupStats, DirectoryStore, Verdict};
+use tally_operators::dedup::{
+    DedupOptions, DedupState, DedupStats, DirectoryStore, SegmentStore, Verdict,
+};
 
 use super::{float, measure, print};
 use crate::cli::BenchDedupArgs;
@@ -51,10 +53,11 @@ struct Table {
 impl Table {
     fn new(folder: &std::path::Path) -> Result<Self, Failure> {
         let shards = Shards::DEFAULT;
-        let store = Arc::new(DirectoryStore::new(folder, DirectoryStore::OPEN_FILES_MAX)?);
+        let store: Arc<dyn SegmentStore> =
+            Arc::new(DirectoryStore::new(folder, DirectoryStore::OPEN_FILES_MAX)?);
         let states = shards.all().map(|shard| {
             let options =
-                DedupOptions { shard, store: store.clone(), ..DedupOptions::default() };
+                DedupOptions { shard, store: Arc::clone(&store), ..DedupOptions::default() };
             DedupState::new(DedupRule::DEFAULT, Timing::DEFAULT, options)
         });
         Ok(Self {
@@ -67,12 +70,7 @@ impl Table {
     }
 
     /// Takes `count` ids from the `first`-th of a fixed sequence on.
-    fn take(
-        &mut self,
-        first: u64,
-        count: u64,
-        at_ms: impl Fn(u64) -> i64,
-    ) -> Result<u64, Failure> {
+    fn take(&mut self, first: u64, count: u64, at_ms: impl Fn(u64) -> i64) -> Result<u64, Failure> {
         let bar = bar(count, "deduplicating");
         let mut number = first;
         while number < first + count {

@@ -54,8 +54,11 @@ pub(super) fn fill(
     mut each: impl FnMut(&tally_model::truth::LoggedEvent),
 ) -> Result<u64, Failure> {
     let names = (1..=args.types).map(|number| NewType::named(type_name(number)));
-    deployment.registry.register_many(&names.collect::<Vec<_>>())?;
-    let end_ms = Granularity::Minute.floor(deployment.clock.now_ms()) - Timing::DEFAULT.retire_after_ms();
+    for registered in deployment.registry.register_many(&names.collect::<Vec<_>>())? {
+        registered?;
+    }
+    let end_ms =
+        Granularity::Minute.floor(deployment.clock.now_ms()) - Timing::DEFAULT.retire_after_ms();
     let target = SynthLog {
         log: deployment.log.as_ref(),
         mixer: &deployment.mixer(),

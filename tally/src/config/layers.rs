@@ -62,7 +62,8 @@ pub(crate) struct Layers {
 impl Layers {
     /// The defaults alone.
     pub(crate) fn defaults() -> Self {
-        let table: Table = DEFAULTS.parse().expect("the compiled-in defaults are valid TOML, as a test shows");
+        let table: Table =
+            DEFAULTS.parse().expect("the compiled-in defaults are valid TOML, as a test shows");
         let mut values = BTreeMap::new();
         flatten("", &table, &Origin::Default, &mut values);
         Self { values }

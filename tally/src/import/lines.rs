@@ -35,7 +35,8 @@ impl Lines {
         let mut file = File::open(path).map_err(|error| {
             let missing = error.kind() == std::io::ErrorKind::NotFound;
             let exit = if missing { Exit::NotFound } else { Exit::Failed };
-            let error = anyhow::Error::new(error).context(format!("cannot open {}", path.display()));
+            let error =
+                anyhow::Error::new(error).context(format!("cannot open {}", path.display()));
             Failure { exit, error }
         })?;
         let mut magic = Vec::new();

@@ -33,7 +33,8 @@ pub(super) fn import(args: &ImportArgs) -> Result<Report, Failure> {
     }
     let target = Target::open(&args.target, Role::Read)?;
     let mut lines = Lines::open(&args.file)?;
-    let mut batch = Batch { target: &target, lines: Vec::new(), bytes: 0, report: Report::default() };
+    let mut batch =
+        Batch { target: &target, lines: Vec::new(), bytes: 0, report: Report::default() };
     while let Some(line) = lines.next()? {
         match line.text {
             // A line that is no JSON document would make its neighbours unreadable.
@@ -87,7 +88,8 @@ impl Batch<'_> {
         }
         for rejected in answer["rejected"].as_array().into_iter().flatten() {
             let index = rejected["index"].as_u64().and_then(|index| usize::try_from(index).ok());
-            let line = index.and_then(|index| self.lines.get(index)).map_or(0, |(number, _)| *number);
+            let line =
+                index.and_then(|index| self.lines.get(index)).map_or(0, |(number, _)| *number);
             self.report.reject(line, rejected["reason"].as_str().unwrap_or_default());
         }
         self.lines.clear();
@@ -118,8 +120,7 @@ fn wait_readable(args: &ImportArgs) -> Result<(), Failure> {
     let clock = SystemClock::new();
     let now_ms = clock.now_ms();
     let [start, end] = [now_ms - 120_000, now_ms].map(format_rfc3339);
-    let path =
-        format!("/v1/stats/top?start={}&end={}&k=1&snap=true", encode(&start), encode(&end));
+    let path = format!("/v1/stats/top?start={}&end={}&k=1&snap=true", encode(&start), encode(&end));
     loop {
         let answer: Value = serde_json::from_slice(&reader.ask("GET", &path, None)?)?;
         let until = answer["readableUntil"].as_str().and_then(|at| parse_rfc3339(at).ok());

@@ -109,9 +109,7 @@ impl Sorted {
     fn refill(&mut self, index: usize) -> Result<(), Failure> {
         let line = match self.sources.get_mut(index) {
             Some(Source::Memory(lines)) => lines.next(),
-            Some(Source::File(file)) => {
-                read_line(file).context("cannot read a sorted run back")?
-            }
+            Some(Source::File(file)) => read_line(file).context("cannot read a sorted run back")?,
             None => None,
         };
         if let Some(line) = line {

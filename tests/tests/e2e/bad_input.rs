@@ -36,7 +36,8 @@ fn a_foreign_or_damaged_folder_is_refused_with_what_to_do() {
     let foreign = folder.path().join("foreign");
     std::fs::create_dir(&foreign).unwrap();
     std::fs::write(foreign.join("thesis.txt"), "mine").unwrap();
-    let finished = tally(&["up", "--data-dir", foreign.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    let finished =
+        tally(&["up", "--data-dir", foreign.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
     assert_eq!(finished.code, 5, "{}", finished.stderr);
     assert!(finished.stderr.contains("thesis.txt"), "{}", finished.stderr);
     assert_eq!(std::fs::read_dir(&foreign).unwrap().count(), 1, "nothing was added");

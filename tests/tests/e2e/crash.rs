@@ -95,7 +95,10 @@ fn every_acknowledged_event_is_in_the_log_after_kill_9_under_load() {
     }
     // The log that three crashes left is still served.
     let node = Node::start(&dir, &[], &[]);
-    assert_eq!(node.post(&json!({"events": [event(&fresh_id(), "a", now_ms())]}).to_string()).status, 202);
+    assert_eq!(
+        node.post(&json!({"events": [event(&fresh_id(), "a", now_ms())]}).to_string()).status,
+        202
+    );
     assert!(node.terminate().success());
 }
 

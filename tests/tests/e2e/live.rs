@@ -151,12 +151,13 @@ fn a_revoked_key_is_refused_within_ten_seconds_under_traffic() {
     let body = json!({"events": [event(&fresh_id(), "a", now_ms())]}).to_string();
     assert_eq!(node.request("POST", "/v1/events", key, Some(&body)).status, 202);
     let path = format!("/v1/keys/{}/revoke", made["number"]);
-    let revoked = std::time::Instant::now();
+    let revoked_ms = now_ms();
     assert_eq!(node.request("POST", &path, &node.admin_token, None).status, 204);
     wait_for("the refusal of the key", || {
         (node.request("POST", "/v1/events", key, Some(&body)).status == 401).then_some(())
     });
-    assert!(revoked.elapsed() < std::time::Duration::from_secs(10), "{:?}", revoked.elapsed());
+    let took_ms = now_ms() - revoked_ms;
+    assert!(took_ms < 10_000, "{took_ms} ms");
     assert!(node.terminate().success());
 }
 

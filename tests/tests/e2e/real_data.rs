@@ -22,7 +22,7 @@ fn data_folder() -> Option<PathBuf> {
     if folder.is_dir() {
         return Some(folder);
     }
-    eprintln!("left out: there is no {}", folder.display());
+    tally_tests::note(&format!("left out: there is no {}", folder.display()));
     None
 }
 

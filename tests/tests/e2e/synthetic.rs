@@ -50,8 +50,20 @@ fn three_days_with_forty_percent_in_one_type_are_exact_and_the_workers_loads_are
     let folder = tempfile::tempdir().unwrap();
     let (dir, truth) = (folder.path().join("data"), folder.path().join("truth.csv"));
     tally_ok(&[
-        "bench", "generate", "--data-dir", dir.to_str().unwrap(), "--truth", truth.to_str().unwrap(),
-        "--events", "5000000", "--days", "3", "--types", "300", "--record-bytes", "150",
+        "bench",
+        "generate",
+        "--data-dir",
+        dir.to_str().unwrap(),
+        "--truth",
+        truth.to_str().unwrap(),
+        "--events",
+        "5000000",
+        "--days",
+        "3",
+        "--types",
+        "300",
+        "--record-bytes",
+        "150",
     ]);
     let report = count(&dir, 4);
     let by_worker: Vec<u64> = report["countedByWorker"]
@@ -76,9 +88,22 @@ fn an_empty_partition_changes_no_count() {
     let folder = tempfile::tempdir().unwrap();
     let (dir, truth) = (folder.path().join("data"), folder.path().join("truth.csv"));
     tally_ok(&[
-        "bench", "generate", "--data-dir", dir.to_str().unwrap(), "--truth", truth.to_str().unwrap(),
-        "--events", "200000", "--days", "1", "--types", "20", "--record-bytes", "150",
-        "--empty-partition", "3",
+        "bench",
+        "generate",
+        "--data-dir",
+        dir.to_str().unwrap(),
+        "--truth",
+        truth.to_str().unwrap(),
+        "--events",
+        "200000",
+        "--days",
+        "1",
+        "--types",
+        "20",
+        "--record-bytes",
+        "150",
+        "--empty-partition",
+        "3",
     ]);
     count(&dir, 2);
     let truth = counts_file(&truth);
@@ -94,7 +119,12 @@ fn line(event_type: &str, at_ms: i64) -> String {
 fn an_unsorted_file_gives_the_same_counts_as_a_sorted_one() {
     let folder = tempfile::tempdir().unwrap();
     let start_ms = now_ms() - 6 * 3_600_000;
-    let sorted: Vec<String> = (0..5_000).map(|i| line(["a", "b", "c"][i % 3], start_ms + i as i64 * 3_000)).collect();
+    let sorted: Vec<String> = ["a", "b", "c"]
+        .into_iter()
+        .cycle()
+        .zip((0..5_000).map(|i| start_ms + i * 3_000))
+        .map(|(name, at_ms)| line(name, at_ms))
+        .collect();
     let mut shuffled = sorted.clone();
     shuffled.sort_by_key(|line| line.bytes().map(u64::from).sum::<u64>());
     let mut seen = Vec::new();
@@ -107,7 +137,12 @@ fn an_unsorted_file_gives_the_same_counts_as_a_sorted_one() {
         assert_eq!(report["counted"], 5_000, "{report}");
         let node = Node::start(&dir, &[], &[]);
         let types = ["a", "b", "c"].map(str::to_owned);
-        seen.push(counts_by_minute(&node, &types, start_ms / 60_000 * 60_000, (start_ms / 60_000 + 300) * 60_000));
+        seen.push(counts_by_minute(
+            &node,
+            &types,
+            start_ms / 60_000 * 60_000,
+            (start_ms / 60_000 + 300) * 60_000,
+        ));
         assert!(node.terminate().success());
     }
     assert_eq!(seen[0].values().sum::<u64>(), 5_000);
@@ -143,21 +178,25 @@ fn after_a_bounded_run_up_lowers_no_row_and_counts_what_arrives_in_time() {
     tally_ok(&["import", file, "--data-dir", dir_text, "--received-at", "event-time"]);
     count(&dir, 2);
     let (start_ms, end_ms) = ((now / 60_000 - minutes) * 60_000, (now / 60_000 + 1) * 60_000);
-    let path = format!("/v1/stats/series?type=a&start={}&end={}&granularity=minute", time(start_ms), time(end_ms));
+    let path = format!(
+        "/v1/stats/series?type=a&start={}&end={}&granularity=minute",
+        time(start_ms),
+        time(end_ms)
+    );
     let points = |answer: &Value| -> Vec<u64> {
         let points = answer["points"].as_array().unwrap().iter();
         points.map(|point| point["count"].as_u64().unwrap()).collect()
     };
     let node = Node::start(&dir, &[("pipeline.watermark_delay", "1s")], &[]);
     let before = points(&node.get(&path));
-    assert_eq!(before.iter().sum::<u64>(), minutes as u64 * 60);
+    assert_eq!(before.iter().sum::<u64>(), minutes.cast_unsigned() * 60);
     // Ten minutes old: in time, so its closed minute is restated.
     let on_time = json!({"events": [event(&fresh_id(), "a", now_ms() - 600_000)]});
     assert_eq!(node.post(&on_time.to_string()).status, 202);
     wait_for("the event that arrived in time", || {
         let after = points(&node.get(&path));
         assert!(before.iter().zip(&after).all(|(b, a)| a >= b), "a count went down");
-        (after.iter().sum::<u64>() == minutes as u64 * 60 + 1).then_some(())
+        (after.iter().sum::<u64>() == minutes.cast_unsigned() * 60 + 1).then_some(())
     });
     assert!(node.terminate().success());
 }
