@@ -1,6 +1,6 @@
 //! The keys of users: a data key that seals, and a secret that row tags come from.
 //!
-//! A user is found by the HMAC of the userId ([`UserIndex`]); the userId itself is never stored. A
+//! A user is found by the HMAC of the userId (`UserIndex`); the userId itself is never stored. A
 //! row holds the user's two secrets, wrapped under the master key, and when they were made. Rows
 //! are written once, under the condition that there is none, so collectors that race for a new user
 //! end up with the same keys.
@@ -32,7 +32,7 @@ use crate::secrets::DeploymentSecrets;
 use cache::Cache;
 use creator::Creator;
 
-/// Rows by [`UserIndex`].
+/// Rows by `UserIndex`.
 const TABLE: Table = "user_keys";
 const KEY_BYTES: usize = 32;
 

@@ -10,6 +10,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use prometheus_client::registry::Registry as Metrics;
 use serde_json::json;
+use tally_collector::Collector;
 use tally_dataflow::CountProgress;
 
 mod metrics;
@@ -24,6 +25,7 @@ pub(crate) struct Admin {
     pub(crate) counting: Arc<AtomicBool>,
     /// The node is going down.
     pub(crate) draining: Arc<AtomicBool>,
+    pub(crate) collector: Arc<Collector>,
 }
 
 /// The routes of the admin port.
@@ -46,11 +48,13 @@ async fn livez(State(admin): State<Arc<Admin>>) -> Response {
 async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
     let counting = admin.counting.load(Ordering::Relaxed);
     let draining = admin.draining.load(Ordering::Relaxed);
-    let ready = counting && !draining;
+    let collector = admin.collector.ready();
+    let ready = counting && !draining && collector.is_ok();
     let body = json!({
         "ready": ready,
         "counting": counting,
         "draining": draining,
+        "collector": collector.map_or_else(|why| why.to_string(), |()| "ready".to_owned()),
         "caughtUp": admin.progress.caught_up(),
     });
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

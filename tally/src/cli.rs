@@ -332,9 +332,10 @@ pub(crate) struct SynthArgs {
     /// Seed: the same seed gives the same records.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Days of receivedAt that the records span.
-    #[arg(long, default_value_t = 3)]
-    pub(crate) days: u32,
+    /// How long a time the records span: many events a minute make what a busy system sees, few
+    /// make every event a row of its own.
+    #[arg(long, value_name = "DURATION", value_parser = duration_argument, default_value = "1h")]
+    pub(crate) span: i64,
     /// Number of event types; the first has 40 % of the events.
     #[arg(long, default_value_t = 1_000)]
     pub(crate) types: u16,

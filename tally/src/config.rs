@@ -110,14 +110,19 @@ impl Settings {
                 ),
             ));
         }
+        let retention = Retention {
+            minutes_days: layers.days("retention.minutes")?,
+            hours_days: layers.days("retention.hours")?,
+        };
+        if retention.hours_days < retention.minutes_days {
+            let least = format!("at least retention.minutes = {}d", retention.minutes_days);
+            return Err(layers.refuse("retention.hours", least));
+        }
         Ok(Self {
             pipeline,
             fixed,
             log,
-            retention: Retention {
-                minutes_days: layers.days("retention.minutes")?,
-                hours_days: layers.days("retention.hours")?,
-            },
+            retention,
             privacy: Privacy {
                 key_cache_ttl_ms: layers.duration_u64("privacy.key_cache_ttl", 6_000, DAY_MS)?,
             },

@@ -121,6 +121,7 @@ impl Node {
             progress,
             counting: running,
             draining: Arc::clone(&draining),
+            collector: Arc::clone(&collector),
         });
 
         let (stop_serving, stop) = watch::channel(false);
@@ -155,6 +156,8 @@ impl Node {
         admin: &str,
     ) -> Result<(), Failure> {
         let keys = &self.deployment.bootstrap;
+        // Who started this binary by its path has no `tally` to call.
+        let program = std::env::args().next().unwrap_or_else(|| "tally".to_owned());
         if let Some(path) = &args.ready_file {
             let ready = json!({
                 "url": url,
@@ -184,7 +187,7 @@ impl Node {
              /proc/sys/kernel/random/uuid)'\",\n    \
              \"eventType\":\"page_view\",\"userId\":\"u1\",\"eventTime\":\"'$(date -u \
              +%Y-%m-%dT%H:%M:%SZ)'\",\"properties\":{{}}}}]}}'\n\
-             \nAsk for the last hour:\n\n  tally top --last 1h --url {url} --token {}\n\
+             \nAsk for the last hour:\n\n  {program} top --last 1h --url {url} --token {}\n\
              \n{demo} Ctrl-C stops the node; nothing is lost.\n",
             self.deployment.dir.display(),
             keys.write_key,

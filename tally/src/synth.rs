@@ -9,7 +9,6 @@ use prost::Message;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use tally_eventlog::{EventLog, NewRecord};
-use tally_model::bucket::DAY_MS;
 use tally_model::ids::{EventId, IdMixer, Shards};
 use tally_model::record::{KIND_EVENT, RECORD_VERSION, Record, finish_encoded};
 use tally_model::truth::LoggedEvent;
@@ -43,14 +42,14 @@ impl Synth {
             cumulative: skew(args.types),
             recent: Vec::with_capacity(RECENT),
             oldest: 0,
-            start_ms: end_ms - i64::from(args.days) * DAY_MS,
+            start_ms: end_ms - args.span,
             made: 0,
             args: args.clone(),
         }
     }
 
     fn received_at_ms(&self) -> i64 {
-        let span = u128::from(self.args.days) * u128::from(DAY_MS.unsigned_abs());
+        let span = u128::from(self.args.span.unsigned_abs());
         let into = span * u128::from(self.made) / u128::from(self.args.events.max(1));
         self.start_ms + i64::try_from(into).unwrap_or(0)
     }

@@ -28,6 +28,7 @@ fn a_bad_setting_names_file_key_and_allowed_values() {
         ("[dedup]\nwindow = \"36h\"\nbucket = \"24h\"", &["dedup.window", "whole number of"]),
         ("[log]\nretention = \"8d\"", &["log.retention", "longer than", "9d"]),
         ("[retention]\nminutes = \"36h\"", &["retention.minutes", "whole number of days"]),
+        ("[retention]\nhours = \"59d\"", &["retention.hours", "at least", "60d"]),
         ("[counts]\nurl = \"redis://x\"", &["counts.url", "auto"]),
         ("[collector]\ncapture = \"yes\"", &["collector.capture", "true or false"]),
         ("[collector", &["tally.toml", "TOML"]),
