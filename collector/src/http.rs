@@ -3,6 +3,8 @@
 //! The order of the steps is part of the protection: the key is checked before a byte of the body
 //! is read, memory is reserved before the body is taken in, and nothing is appended before all of
 //! it is parsed. The query string is never looked at, so a key in it is no key.
+//!
+//! Invariant I-2 of ARCHITECTURE.md.
 
 mod answer;
 mod auth;
@@ -24,6 +26,8 @@ use tally_model::reasons::RejectReason;
 use tally_privacy::keys::UserKeys;
 use tally_privacy::seal::Nonces;
 use tokio::runtime::RuntimeFlavor;
+
+use tally_sinks::tokens::TokenInfo;
 
 use crate::ingest::{IngestError, Judged, Prepared, Preparer, ReceivedAt, Sender};
 use crate::parse::parse_batch;
@@ -77,13 +81,15 @@ async fn post(collector: &Collector, request: Request) -> Result<Response, Probl
         return Err(Problem::new(Code::Draining, "this collector is being stopped"));
     }
     let (parts, body) = request.into_parts();
-    let token = auth::authenticate(&parts.headers, &collector.parts.tokens)
-        .map_err(|failure| auth::refuse(failure, &collector.parts.metrics))?;
-    body::check_media_type(&parts.headers)?;
-    let encoding = body::Encoding::of(&parts.headers)?;
-
     let preparer = &collector.parts.preparer;
     let limits = &preparer.limits;
+    let (token, encoding) = match check(collector, &parts.headers) {
+        Ok(checked) => checked,
+        Err(problem) => {
+            body::discard(body, limits).await;
+            return Err(problem);
+        }
+    };
     let body::Taken { text, share } = body::take(body, encoding, limits, &collector.budget).await?;
 
     let connection = parts.extensions.get::<ConnectInfo<SocketAddr>>();
@@ -101,6 +107,17 @@ async fn post(collector: &Collector, request: Request) -> Result<Response, Probl
     drop(share);
     collector.parts.metrics.answers(&prepared.answers);
     Ok(answer::accepted(&prepared.answers))
+}
+
+/// What the headers say: who sends, and how the body is compressed.
+fn check(
+    collector: &Collector,
+    headers: &HeaderMap,
+) -> Result<(Arc<TokenInfo>, body::Encoding), Problem> {
+    let token = auth::authenticate(headers, &collector.parts.tokens)
+        .map_err(|failure| auth::refuse(failure, &collector.parts.metrics))?;
+    body::check_media_type(headers)?;
+    Ok((token, body::Encoding::of(headers)?))
 }
 
 /// Where a batch comes from, as far as capture is on.

@@ -4,6 +4,8 @@
 //! [`Preparer::judge`] decides what is taken, [`Preparer::find_keys`] looks the users' keys up,
 //! [`Preparer::seal`] writes the records. [`Preparer::prepare`] does all three and may block; it is
 //! what a file import uses. Whoever prepares events, the same rules hold.
+//!
+//! Invariants I-1, K-2 of ARCHITECTURE.md.
 
 mod judge;
 mod seal;
@@ -151,6 +153,18 @@ pub struct Prepared<'a> {
 }
 
 impl Prepared<'_> {
+    /// The same without the ids as sent, so that it outlives the text of the events.
+    #[must_use]
+    pub fn without_ids(self) -> Prepared<'static> {
+        let answers = self.answers.into_iter();
+        Prepared {
+            answers: answers.map(|a| Answer { sent_id: None, verdict: a.verdict }).collect(),
+            records: self.records,
+            indexes: self.indexes,
+            repeats: self.repeats,
+        }
+    }
+
     /// Index in `answers` of each of `records`, in the order of the records.
     #[must_use]
     pub fn indexes(&self) -> &[usize] {

@@ -5,6 +5,8 @@
 //! seen before it goes. Emits: once both inputs have passed `e`, for each epoch with a report.
 //! Holds: a capability for each such epoch, until it is settled; none for batches, which are taken
 //! in as they come.
+//!
+//! Invariant T-1 of ARCHITECTURE.md.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! What to do with a minute's vector, given what is stored: a pure function.
+//!
+//! Invariant F-2 of ARCHITECTURE.md.
 
 use tally_model::bucket::Bucket;
 use tally_model::revision::{Generation, RevisionClass};

@@ -4,6 +4,8 @@
 //! multiplicity is the count. An insertion of a vector is a row to put; a later difference shows as
 //! a retraction and an insertion; a retired minute's partials are taken back, which leaves a
 //! retraction alone.
+//!
+//! Invariant C-1 of ARCHITECTURE.md.
 
 use std::hash::{Hash, Hasher};
 

@@ -14,6 +14,36 @@
 //! state that must survive lies in plain structs, apart from the operators that feed it: by shard
 //! (dedup ids, open minutes) or by worker (watermarks). The only place that talks to the counts
 //! store is one writer thread.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use tally_dataflow::{CountOptions, CountParts, Mode, run};
+//! use tally_eventlog::memory::MemoryLog;
+//! use tally_model::clock::ManualClock;
+//! use tally_model::ids::IdMixer;
+//! use tally_model::revision::Generation;
+//! use tally_sinks::counts::WriterId;
+//! use tally_sinks::counts::memory::MemoryCounts;
+//! use tally_sinks::meta::memory::MemoryMeta;
+//!
+//! let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+//! let parts = CountParts {
+//!     log: Arc::new(MemoryLog::new(4, clock.clone())),
+//!     counts: Arc::new(MemoryCounts::default()),
+//!     meta: Arc::new(MemoryMeta::default()),
+//!     mixer: IdMixer::new([7; 16]),
+//!     clock,
+//!     writer: WriterId(1),
+//!     generation: Generation::default(),
+//!     progress: Arc::default(),
+//!     stop: Arc::default(),
+//! };
+//! let options = CountOptions { workers: 2, mode: Mode::Bounded, ..CountOptions::default() };
+//! let report = run(parts, options)?;
+//! assert_eq!(report.totals.records, 0);
+//! # Ok::<(), tally_dataflow::CountError>(())
+//! ```
 
 mod combine;
 mod decide;

@@ -1,6 +1,8 @@
 //! The state of one shard: the ids seen, the minutes being counted, and what became of its records.
 //!
 //! Plain data, the unit that a worker owns and that moves whole when the workers' number changes.
+//!
+//! Invariant C-2 of ARCHITECTURE.md.
 
 use tally_model::bucket::Bucket;
 use tally_model::ids::Shard;

@@ -1,4 +1,6 @@
 //! Range decomposition: which buckets answer a question about `[start, end)`.
+//!
+//! Invariant Q-1 of ARCHITECTURE.md.
 
 #[cfg(test)]
 mod tests;

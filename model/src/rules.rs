@@ -1,5 +1,7 @@
 //! The rules that decide whether and where an event counts. Pure functions of stamps, so a replay
 //! anywhere puts the same event on the same path.
+//!
+//! Invariant C-3 of ARCHITECTURE.md.
 
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,8 @@
 //! log. [`Verdict::PastWindow`] says that the truth can no longer be known here: the record came
 //! so late that a bucket that decides it is gone, or its id had such a record before and the rule
 //! depends on that one.
+//!
+//! Invariant D-1 of ARCHITECTURE.md.
 
 mod directory;
 mod filter;

@@ -6,6 +6,8 @@
 //! [`GlobalWatermark`] is the minimum over all workers, which never falls.
 //!
 //! All times are in milliseconds since the Unix epoch.
+//!
+//! Invariants W-1, W-2 of ARCHITECTURE.md.
 
 use serde::{Deserialize, Serialize};
 

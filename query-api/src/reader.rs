@@ -1,4 +1,6 @@
 //! Reading rows: marks and manifests at most a second old, vectors from the cache.
+//!
+//! Invariant F-3 of ARCHITECTURE.md.
 
 #[cfg(test)]
 mod tests;

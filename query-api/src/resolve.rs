@@ -4,6 +4,8 @@
 //! not run) is read one tier down, as far down as rows are kept. What then has no row is zero
 //! before the deployment's origin, *missing* below the streaming side's retired-up-to mark, and
 //! *not closed* above it.
+//!
+//! Invariant Q-2 of ARCHITECTURE.md.
 
 #[cfg(test)]
 mod tests;

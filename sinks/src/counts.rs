@@ -1,4 +1,6 @@
 //! The counts store: one row per bucket, put whole and under a condition.
+//!
+//! Invariant F-1 of ARCHITECTURE.md.
 
 pub mod contract;
 pub mod failing;

@@ -3,6 +3,8 @@
 //!
 //! All marks stand in one row, so a reader sees them together and a write is fenced by one
 //! compare-and-set.
+//!
+//! Invariant R-1 of ARCHITECTURE.md.
 
 use serde::{Deserialize, Serialize};
 use tally_model::revision::Generation;
@@ -128,18 +130,25 @@ pub fn claim_generation(store: &dyn MetaStore, now_ms: i64) -> Result<Generation
         Some((key, _)) => number_of(key)?,
         None => published,
     };
+    let mut lost = 0;
     loop {
         let next = last.checked_add(1).and_then(Generation::new).ok_or(GenerationError::UsedUp)?;
         let key = next.number().to_be_bytes();
         match store.put_if(GENERATIONS, &key, None, &now_ms.to_be_bytes()) {
             Ok(CasOutcome::Applied) => return Ok(next),
-            Ok(CasOutcome::Refused { .. }) | Err(StoreError::Unknown { .. }) => {
+            Ok(CasOutcome::Refused { .. }) => last = next.number(),
+            Err(StoreError::Unknown { .. }) if lost < LOST_CLAIMS_MAX => {
+                lost += 1;
                 last = next.number();
             }
+            // A store that loses every answer, a full disk say, must not use the numbers up.
             Err(error) => return Err(error.into()),
         }
     }
 }
+
+/// Claims whose answer may get lost in one call.
+const LOST_CLAIMS_MAX: u32 = 3;
 
 fn number_of(key: &[u8]) -> Result<u32, StoreError> {
     let bytes = key.try_into();

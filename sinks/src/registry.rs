@@ -15,6 +15,8 @@
 //! between the steps leaves a claim without a type, which the next registration of that name takes
 //! over and any other registration ignores. While a batch is cut short, slots can be left out;
 //! they are the first that are given away afterwards.
+//!
+//! Invariant S-1 of ARCHITECTURE.md.
 
 mod allocate;
 mod snapshot;

@@ -25,6 +25,7 @@ pub(crate) struct Admin {
     pub(crate) counting: Arc<AtomicBool>,
     /// The node is going down.
     pub(crate) draining: Arc<AtomicBool>,
+    /// Says whether requests can be answered with 202 now.
     pub(crate) collector: Arc<Collector>,
 }
 

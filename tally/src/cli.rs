@@ -38,6 +38,9 @@ pub(crate) enum Command {
                             now, so events older than the allowed lateness are late: they rest \
                             in the log and wait for a recount.")]
     Import(ImportArgs),
+    /// Write the first copy of each event of NDJSON lines: a file or standard input.
+    #[command(after_help = crate::dedup::HELP)]
+    Dedup(crate::dedup::DedupArgs),
     /// The event types with the highest counts in [start, end).
     #[command(after_help = "Examples:\n  tally top --last 1h --url http://127.0.0.1:8080 --token \
                             tr_...\n  tally top --start 2026-03-01T00:00:00Z --end \
@@ -92,7 +95,8 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "N", default_value_t = 1, requires = "demo")]
     pub(crate) demo_seed: u64,
     /// Events per second of the demo.
-    #[arg(long, value_name = "N", default_value_t = 500, requires = "demo")]
+    #[arg(long, value_name = "N", default_value_t = 500, requires = "demo",
+          value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub(crate) demo_rate: u32,
     /// Worker threads of the dataflow.
     #[arg(long, value_name = "N")]
@@ -128,13 +132,13 @@ pub(crate) struct WorkerArgs {
 #[group(skip)]
 pub(crate) struct TargetArgs {
     /// A data folder that no process has open.
-    #[arg(long, value_name = "DIR", conflicts_with = "url")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["url", "token"])]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Address of a running system, like http://127.0.0.1:8080.
-    #[arg(long, env = "TALLY_URL")]
+    /// Address of a running system, like http://127.0.0.1:8080; without --data-dir also TALLY_URL.
+    #[arg(long)]
     pub(crate) url: Option<String>,
-    /// A key or token of the running system.
-    #[arg(long, env = "TALLY_TOKEN", hide_env_values = true, conflicts_with = "data_dir")]
+    /// A key or token of the running system; without --data-dir also TALLY_TOKEN.
+    #[arg(long)]
     pub(crate) token: Option<String>,
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
@@ -152,11 +156,11 @@ pub(crate) struct ImportArgs {
     /// Leave types that the registry lacks unregistered: they are counted as `__other`.
     #[arg(long)]
     pub(crate) no_register: bool,
-    /// Wait until the counts are readable (with --url and --read-token).
-    #[arg(long, requires = "read_token")]
+    /// Wait until the counts are readable; on a running system this needs --read-token.
+    #[arg(long)]
     pub(crate) wait: bool,
     /// Token that --wait asks with; a write key cannot ask.
-    #[arg(long, requires = "url")]
+    #[arg(long)]
     pub(crate) read_token: Option<String>,
     /// Form of the report.
     #[arg(short, long, value_enum, default_value_t)]

@@ -6,7 +6,7 @@
 
 mod layers;
 
-pub(crate) use layers::{Layers, SettingError};
+pub(crate) use layers::{Layers, Origin, SettingError};
 
 use tally_collector::limits::Limits;
 use tally_model::bucket::DAY_MS;
@@ -53,6 +53,7 @@ pub(crate) struct Chosen<T> {
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     pub(crate) retention_ms: i64,
+    pub(crate) retention_origin: Origin,
     pub(crate) segment_bytes: u64,
 }
 
@@ -98,18 +99,8 @@ impl Settings {
         let log = Log {
             retention_ms: layers.duration("log.retention", 60_000, 3_650 * DAY_MS)?,
             segment_bytes: layers.size("log.segment", 1 << 16, 1 << 32)?,
+            retention_origin: layers.origin("log.retention"),
         };
-        let needed_ms = fixed.dedup.value.window_ms() + fixed.dedup.value.width_ms() + DAY_MS;
-        if log.retention_ms <= needed_ms {
-            return Err(layers.refuse(
-                "log.retention",
-                format!(
-                    "longer than dedup.window + dedup.bucket + 1d = {}, so that a restart can \
-                     rebuild the dedup state",
-                    crate::units::show_duration(needed_ms)
-                ),
-            ));
-        }
         let retention = Retention {
             minutes_days: layers.days("retention.minutes")?,
             hours_days: layers.days("retention.hours")?,
@@ -118,7 +109,7 @@ impl Settings {
             let least = format!("at least retention.minutes = {}d", retention.minutes_days);
             return Err(layers.refuse("retention.hours", least));
         }
-        Ok(Self {
+        let settings = Self {
             pipeline,
             fixed,
             log,
@@ -128,6 +119,29 @@ impl Settings {
             },
             collector: collector(layers)?,
             query: Query { cache_bytes: layers.size_usize("query.cache", 1 << 20, 1 << 40)? },
+        };
+        settings.check_retention(&settings.fixed.dedup.value)?;
+        Ok(settings)
+    }
+
+    /// Whether the log keeps enough to rebuild the dedup state of `rule`.
+    ///
+    /// # Errors
+    /// [`SettingError::Value`].
+    pub(crate) fn check_retention(&self, rule: &DedupRule) -> Result<(), SettingError> {
+        let needed_ms = rule.window_ms() + rule.width_ms() + DAY_MS;
+        if self.log.retention_ms > needed_ms {
+            return Ok(());
+        }
+        Err(SettingError::Value {
+            origin: self.log.retention_origin.clone(),
+            key: "log.retention".to_owned(),
+            given: crate::units::show_duration(self.log.retention_ms),
+            allowed: format!(
+                "longer than dedup.window + dedup.bucket + 1d = {}, so that a restart can rebuild \
+                 the dedup state",
+                crate::units::show_duration(needed_ms)
+            ),
         })
     }
 }

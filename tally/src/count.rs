@@ -146,11 +146,17 @@ pub(crate) fn bar(total: u64, what: &'static str) -> indicatif::ProgressBar {
 
 /// The exit code of a pipeline that ended by itself.
 pub(crate) fn failure(error: CountError) -> Failure {
-    let exit = match error {
-        CountError::Hole { .. } | CountError::Fenced { .. } => Exit::Refused,
-        _ => Exit::Failed,
-    };
-    Failure::new(exit, error)
+    match error {
+        CountError::Hole { .. } => {
+            let error = anyhow::Error::new(error).context(
+                "retention has removed records that stored rows were made from; start with \
+                 --accept-hole to go on: rows that stand are never lowered",
+            );
+            Failure { exit: Exit::Refused, error }
+        }
+        CountError::Fenced { .. } => Failure::new(Exit::Refused, error),
+        _ => Failure::new(Exit::Failed, error),
+    }
 }
 
 /// The report of a run as JSON: what became of every record read.

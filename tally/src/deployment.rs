@@ -11,9 +11,9 @@
 //! DIR/bootstrap.json   the three keys of the first start (0600)
 //! ```
 
-use std::fs::{File, TryLockError};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+mod files;
+
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -37,6 +37,9 @@ use tally_sinks::tokens::{Scope, TokenError, TokenKind, Tokens, format_secret};
 use crate::config::{Chosen, Settings};
 use crate::failure::{Exit, Failure};
 
+use files::{lock, make_folder};
+pub(crate) use files::{random, write_whole};
+
 const FORMAT: &str = "tally-deployment";
 const VERSION: u32 = 1;
 
@@ -51,10 +54,17 @@ struct Descriptor {
     partitions: u32,
     dedup_window_ms: i64,
     dedup_bucket_ms: i64,
+    /// Whether every part of the folder was made; from then on a missing one is a loss.
+    #[serde(default)]
+    complete: bool,
 }
 
-/// The keys made on first start.
-#[derive(Clone, Serialize, Deserialize)]
+/// The parts of a complete folder.
+const PARTS: [&str; 5] =
+    ["log/log.format", "counts.redb", "keys.redb", "ledger.redb", "master.key"];
+
+/// The keys made on first start; empty where their file was taken away.
+#[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BootstrapKeys {
     pub(crate) write_key: String,
@@ -114,8 +124,11 @@ impl Deployment {
         make_folder(dir)
             .with_context(|| format!("cannot make the data folder {}", dir.display()))?;
         let lock = lock(dir)?;
-        let descriptor = describe(dir, settings, clock.as_ref())?;
+        let mut descriptor = describe(dir, settings, clock.as_ref())?;
         let (shards, dedup) = fixed(dir, &descriptor, settings)?;
+        if descriptor.complete {
+            refuse_incomplete(dir)?;
+        }
         let options = SegmentOptions {
             partitions: descriptor.partitions,
             segment_bytes: settings.log.segment_bytes,
@@ -135,7 +148,11 @@ impl Deployment {
             .map_err(|error| Failure::new(Exit::Refused, error))?;
         let registry = Arc::new(Registry::open(Arc::clone(&meta))?);
         let tokens = Arc::new(Tokens::open(Arc::clone(&meta))?);
-        let bootstrap = bootstrap_keys(dir, &tokens, clock.now_ms())?;
+        let bootstrap = bootstrap_keys(dir, &tokens, descriptor.complete, clock.now_ms())?;
+        if !descriptor.complete {
+            descriptor.complete = true;
+            descriptor.write(dir)?;
+        }
         Ok(Self {
             dir: dir.to_owned(),
             shards,
@@ -153,6 +170,19 @@ impl Deployment {
             clock,
             _lock: lock,
         })
+    }
+
+    /// The bootstrap keys, with a word in place of each that was revoked or is not known here.
+    pub(crate) fn valid_bootstrap_keys(&self) -> BootstrapKeys {
+        let valid = |secret: &String| match self.tokens.authenticate(secret) {
+            Some(_) => secret.clone(),
+            None => "(revoked)".to_owned(),
+        };
+        BootstrapKeys {
+            write_key: valid(&self.bootstrap.write_key),
+            read_token: valid(&self.bootstrap.read_token),
+            admin_token: valid(&self.bootstrap.admin_token),
+        }
     }
 
     /// The log behind its seam.
@@ -179,23 +209,26 @@ impl Deployment {
     }
 }
 
-/// Makes a folder so that a power cut right after cannot take it away with all that is in it.
-fn make_folder(dir: &Path) -> std::io::Result<()> {
-    if dir.is_dir() {
-        return Ok(());
-    }
-    std::fs::create_dir_all(dir)?;
-    File::open(parent(dir))?.sync_all()
-}
-
-/// The folder that a file or folder lies in.
-fn parent(path: &Path) -> &Path {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    parent.unwrap_or(Path::new("."))
-}
-
 fn open_store(path: &Path) -> Result<RedbStore, Failure> {
     RedbStore::open(path).map_err(|error: OpenError| Failure::new(Exit::Refused, error))
+}
+
+impl Descriptor {
+    fn write(&self, dir: &Path) -> Result<(), Failure> {
+        write_whole(&dir.join("deployment.json"), &serde_json::to_vec_pretty(self)?, 0o644)
+    }
+}
+
+/// A part that is gone must not be made anew: counts would lose their names, sealed events their
+/// keys, erased users their erasure.
+fn refuse_incomplete(dir: &Path) -> Result<(), Failure> {
+    match PARTS.iter().map(|part| dir.join(part)).find(|part| !part.exists()) {
+        None => Ok(()),
+        Some(part) => Err(Failure::refused(format!(
+            "{} is missing; restore the whole folder from a backup",
+            part.display()
+        ))),
+    }
 }
 
 /// A folder that holds files but no deployment belongs to somebody else.
@@ -208,7 +241,8 @@ fn refuse_foreign(dir: &Path) -> Result<(), Failure> {
     for entry in entries {
         let name = entry?.file_name();
         // A start that was cut short before the descriptor was written leaves the lock alone.
-        if name != "lock" && name != "deployment.json.new" {
+        // A fresh ext4 volume has a lost+found.
+        if name != "lock" && name != "deployment.json.new" && name != "lost+found" {
             return Err(Failure::refused(format!(
                 "{} is not a data folder of Tally (it holds {} but no deployment.json); choose an \
                  empty or a new folder with --data-dir",
@@ -218,27 +252,6 @@ fn refuse_foreign(dir: &Path) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-fn lock(dir: &Path) -> Result<File, Failure> {
-    let path = dir.join("lock");
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .with_context(|| format!("cannot write to the data folder {}", dir.display()))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Failure::refused(format!(
-            "another process has the data folder {} open; stop it first, or talk to it with --url \
-             and --token",
-            dir.display()
-        ))),
-        Err(TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("cannot lock {}", path.display()))?
-        }
-    }
 }
 
 fn describe(dir: &Path, settings: &Settings, clock: &dyn Clock) -> Result<Descriptor, Failure> {
@@ -254,8 +267,9 @@ fn describe(dir: &Path, settings: &Settings, clock: &dyn Clock) -> Result<Descri
             partitions: fixed.partitions.value,
             dedup_window_ms: fixed.dedup.value.window_ms(),
             dedup_bucket_ms: fixed.dedup.value.width_ms(),
+            complete: false,
         };
-        write_whole(&path, &serde_json::to_vec_pretty(&descriptor)?, 0o644)?;
+        descriptor.write(dir)?;
         return Ok(descriptor);
     }
     let text = std::fs::read_to_string(&path)
@@ -299,6 +313,7 @@ fn fixed(
     let fixed = &settings.fixed;
     agree(dir, "pipeline.shards", fixed.shards, shards, |shards| shards.count().to_string())?;
     agree(dir, "log.partitions", fixed.partitions, descriptor.partitions, ToString::to_string)?;
+    settings.check_retention(&dedup).map_err(|error| Failure::new(Exit::Refused, error))?;
     agree(dir, "dedup.window and dedup.bucket", fixed.dedup, dedup, |rule| {
         let [window, bucket] = [rule.window_ms(), rule.width_ms()].map(crate::units::show_duration);
         format!("{window} in buckets of {bucket}")
@@ -329,13 +344,21 @@ fn agree<T: PartialEq>(
 ///
 /// The file comes first: a start that is cut short before the store knows them all leaves no key
 /// that is valid and known to nobody.
-fn bootstrap_keys(dir: &Path, tokens: &Tokens, now_ms: i64) -> Result<BootstrapKeys, Failure> {
+fn bootstrap_keys(
+    dir: &Path,
+    tokens: &Tokens,
+    complete: bool,
+    now_ms: i64,
+) -> Result<BootstrapKeys, Failure> {
     let path = dir.join("bootstrap.json");
     let keys = if path.exists() {
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("cannot read {}", path.display()))?;
         serde_json::from_str(&text)
             .map_err(|error| Failure::refused(format!("{} is damaged: {error}", path.display())))?
+    } else if complete {
+        // Somebody took the file away, as one should after noting the keys. They are made once.
+        return Ok(BootstrapKeys::default());
     } else {
         let secret = |kind| -> Result<String, Failure> { Ok(format_secret(kind, random()?)) };
         let keys = BootstrapKeys {
@@ -361,31 +384,6 @@ fn bootstrap_keys(dir: &Path, tokens: &Tokens, now_ms: i64) -> Result<BootstrapK
     Ok(keys)
 }
 
-/// Random bytes of the operating system.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], Failure> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| anyhow::anyhow!("the operating system gives no random bytes: {error}"))?;
-    Ok(bytes)
-}
-
 fn new_id() -> Result<uuid::Uuid, Failure> {
     Ok(uuid::Builder::from_random_bytes(random()?).into_uuid())
-}
-
-/// Writes a small file so that it is there whole or not at all, also after a crash.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let fresh = path.with_file_name(name);
-    let write = || -> std::io::Result<()> {
-        let mut file =
-            File::options().create(true).truncate(true).write(true).mode(mode).open(&fresh)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&fresh, path)?;
-        File::open(parent(path))?.sync_all()
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(())
 }

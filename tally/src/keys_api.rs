@@ -1,8 +1,9 @@
 //! `/v1/keys`: listing, making and revoking write keys and tokens, for admin tokens only.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::extract::rejection::JsonRejection;
+use axum::body::{Body, to_bytes};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -31,6 +32,11 @@ pub(crate) fn router(api: KeysApi) -> Router {
         .with_state(Arc::new(api))
 }
 
+/// How long the body of a request may take.
+const BODY_DEADLINE: Duration = Duration::from_secs(10);
+const BODY_BYTES_MAX: usize = 64 << 10;
+const NAME_BYTES_MAX: usize = 256;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NewKey {
@@ -48,12 +54,25 @@ async fn list(State(api): State<Arc<KeysApi>>, headers: HeaderMap) -> Result<Res
 async fn create(
     State(api): State<Arc<KeysApi>>,
     headers: HeaderMap,
-    body: Result<Json<NewKey>, JsonRejection>,
+    body: Body,
 ) -> Result<Response, Response> {
+    // Who sends the body must be known before a byte of it is read.
     admin(&api, &headers)?;
-    let Json(new) = body.map_err(|error| {
-        problem(error.status(), "bad_key", &format!("{error}; fields: kind, name"))
+    let read = tokio::time::timeout(BODY_DEADLINE, to_bytes(body, BODY_BYTES_MAX)).await;
+    let bad = |status, detail: &str| problem(status, "bad_key", detail);
+    let bytes = match read {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(_too_long)) => {
+            return Err(bad(StatusCode::PAYLOAD_TOO_LARGE, "a body has at most 64 KiB"));
+        }
+        Err(_elapsed) => return Err(bad(StatusCode::REQUEST_TIMEOUT, "the body did not arrive")),
+    };
+    let new: NewKey = serde_json::from_slice(&bytes).map_err(|error| {
+        bad(StatusCode::BAD_REQUEST, &format!("{error}; the fields are kind and name"))
     })?;
+    if new.name.trim().is_empty() || new.name.len() > NAME_BYTES_MAX {
+        return Err(bad(StatusCode::BAD_REQUEST, "a name has 1 to 256 bytes"));
+    }
     let (kind, scopes): (_, &[Scope]) = match new.kind.as_str() {
         "write" => (TokenKind::Write, &[]),
         "read" => (TokenKind::Read, &[Scope::Stats, Scope::StatsRaw]),
@@ -109,7 +128,9 @@ fn admin(api: &KeysApi, headers: &HeaderMap) -> Result<(), Response> {
     let presented = headers
         .get(header::AUTHORIZATION)
         .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.strip_prefix("Bearer "));
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer"))
+        .map(|(_, token)| token.trim());
     match presented.and_then(|token| api.tokens.authenticate(token)).map(|info| info.kind) {
         Some(TokenKind::Admin) => Ok(()),
         Some(TokenKind::Read | TokenKind::Write) => {
@@ -140,6 +161,11 @@ async fn blocking<T: Send + 'static>(
 
 fn unavailable(detail: &str) -> Response {
     problem(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+}
+
+/// The answer for paths that nobody serves.
+pub(crate) async fn not_found() -> Response {
+    problem(StatusCode::NOT_FOUND, "no_such_path", "there is nothing at this path")
 }
 
 fn problem(status: StatusCode, code: &str, detail: &str) -> Response {

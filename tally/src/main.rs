@@ -11,6 +11,7 @@ mod cli;
 mod clock;
 mod config;
 mod count;
+mod dedup;
 mod demo;
 mod deployment;
 mod failure;
@@ -52,6 +53,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Up(args) => node::up(args),
         Command::Worker(args) => count::worker(args),
         Command::Import(args) => import::import(args),
+        Command::Dedup(args) => dedup::dedup(args),
         Command::Top(args) => ask::top(args),
         Command::Series(args) => ask::series(args),
         Command::Types(command) => ask::types(command),

@@ -23,13 +23,14 @@ use crate::count;
 use crate::demo::Demo;
 use crate::deployment::{Deployment, Missing, write_whole};
 use crate::failure::{Exit, Failure};
+use crate::keys_api;
 use crate::output;
 use crate::serve::{self, ServeLimits};
 use crate::services;
 use crate::target::load_settings;
 
-/// How long open requests may go on after SIGTERM.
-const DRAIN_DEADLINE: Duration = Duration::from_secs(35);
+/// How long open requests may go on after SIGTERM; supervisors kill after 30 s.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(20);
 
 /// `tally up`.
 pub(crate) fn up(args: &UpArgs) -> Result<(), Failure> {
@@ -58,6 +59,12 @@ fn settings(args: &UpArgs) -> Result<Settings, Failure> {
     })
 }
 
+/// Where the node listens.
+struct Urls {
+    services: String,
+    admin: String,
+}
+
 /// A node that has everything open and running.
 struct Node {
     deployment: Arc<Deployment>,
@@ -65,11 +72,31 @@ struct Node {
     stop_counting: Arc<StopSignal>,
     counting: JoinHandle<Result<CountReport, CountError>>,
     counting_ended: oneshot::Receiver<()>,
-    stop_serving: watch::Sender<bool>,
-    services: tokio::task::JoinHandle<bool>,
-    admin: tokio::task::JoinHandle<bool>,
+    services: Serving,
+    /// Goes down last: while the node drains, it says so there.
+    admin: Serving,
     draining: Arc<AtomicBool>,
     demo: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
+}
+
+/// A listening service and the way to end it.
+struct Serving {
+    stop: watch::Sender<bool>,
+    task: tokio::task::JoinHandle<bool>,
+}
+
+impl Serving {
+    fn start(listener: TcpListener, router: axum::Router, limits: ServeLimits) -> Self {
+        let (stop, stopped) = watch::channel(false);
+        Self { stop, task: tokio::spawn(serve::serve(listener, router, limits, stopped)) }
+    }
+
+    /// Takes no more connections and lets open requests end. Returns whether all did.
+    async fn end(self) -> bool {
+        // The receiver is the serving task; one that has ended needs no telling.
+        let _it_has_ended = self.stop.send(true);
+        self.task.await.unwrap_or(false)
+    }
 }
 
 /// Why a node goes down.
@@ -80,9 +107,22 @@ enum End {
 
 impl Node {
     async fn run(args: &UpArgs, settings: Settings) -> Result<(), Failure> {
+        // A program that waits for the file must not read that of an earlier start.
+        if let Some(path) = &args.ready_file
+            && path.exists()
+        {
+            std::fs::remove_file(path)
+                .with_context(|| format!("cannot replace {}", path.display()))?;
+        }
+        // Until the handlers are there, a signal ends the process at once, which is safe: opening
+        // a folder heals whatever a cut start left.
+        let (mut node, urls) = Self::start(args, &settings).await?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut node = Self::start(args, &settings).await?;
+        if let Err(failure) = node.announce(args, &settings, &urls) {
+            node.stop(End::Signal).await?;
+            return Err(failure);
+        }
         let end = tokio::select! {
             _ = terminate.recv() => End::Signal,
             _ = interrupt.recv() => End::Signal,
@@ -96,9 +136,13 @@ impl Node {
         }
     }
 
-    async fn start(args: &UpArgs, settings: &Settings) -> Result<Self, Failure> {
+    async fn start(args: &UpArgs, settings: &Settings) -> Result<(Self, Urls), Failure> {
         let listener = serve::bind(&args.listen, "--listen").await?;
         let admin_listener = serve::bind(&args.admin, "--admin").await?;
+        let urls = Urls {
+            services: format!("http://{}", serve::local(&listener)?),
+            admin: format!("http://{}", serve::local(&admin_listener)?),
+        };
         let clock = Arc::new(SystemClock::new());
         let deployment =
             Arc::new(Deployment::open(&args.data_dir, Missing::Create, settings, clock)?);
@@ -106,7 +150,8 @@ impl Node {
         let mut metrics = Metrics::with_prefix("tally");
         let collector = services::collector(&deployment, settings, &mut metrics)?;
         let router = services::query_router(&deployment, settings, &mut metrics)
-            .merge(tally_collector::router(Arc::clone(&collector)));
+            .merge(tally_collector::router(Arc::clone(&collector)))
+            .fallback(keys_api::not_found);
 
         let progress = Arc::new(CountProgress::default());
         let stop_counting = Arc::new(StopSignal::default());
@@ -124,38 +169,28 @@ impl Node {
             collector: Arc::clone(&collector),
         });
 
-        let (stop_serving, stop) = watch::channel(false);
         let limits = limits(settings);
-        let url = format!("http://{}", serve::local(&listener)?);
-        let admin_url = format!("http://{}", serve::local(&admin_listener)?);
         tokio::spawn(services::refresh(Arc::clone(&deployment)));
         let poll = poll_ledger_every(Arc::clone(&collector), services::REFRESH_EVERY);
         tokio::spawn(poll);
         let node = Self {
-            services: spawn_serving(listener, router, limits, stop.clone()),
-            admin: spawn_serving(admin_listener, admin, limits, stop),
-            demo: args.demo.then(|| start_demo(args, &deployment, &url)),
+            services: Serving::start(listener, router, limits),
+            admin: Serving::start(admin_listener, admin, limits),
+            demo: args.demo.then(|| start_demo(args, &deployment, &urls.services)),
             deployment,
             collector,
             stop_counting,
             counting,
             counting_ended,
-            stop_serving,
             draining,
         };
-        node.announce(args, settings, &url, &admin_url)?;
-        Ok(node)
+        Ok((node, urls))
     }
 
     /// Tells people and programs that the node is ready, and how to talk to it.
-    fn announce(
-        &self,
-        args: &UpArgs,
-        settings: &Settings,
-        url: &str,
-        admin: &str,
-    ) -> Result<(), Failure> {
-        let keys = &self.deployment.bootstrap;
+    fn announce(&self, args: &UpArgs, settings: &Settings, urls: &Urls) -> Result<(), Failure> {
+        let Urls { services: url, admin } = urls;
+        let keys = self.deployment.valid_bootstrap_keys();
         // Who started this binary by its path has no `tally` to call.
         let program = std::env::args().next().unwrap_or_else(|| "tally".to_owned());
         if let Some(path) = &args.ready_file {
@@ -206,12 +241,11 @@ impl Node {
             stop.store(true, Ordering::Relaxed);
             demo.thread().unpark();
         }
-        // The receivers are the two serving tasks; one that has ended needs no telling.
-        let _both_ended = self.stop_serving.send(true);
-        let drained = self.services.await.unwrap_or(false) && self.admin.await.unwrap_or(false);
+        let drained = self.services.end().await;
         self.stop_counting.stop();
         let counting = self.counting;
         let report = tokio::task::spawn_blocking(move || counting.join()).await;
+        self.admin.end().await;
         let report = match report {
             Ok(Ok(Ok(report))) => report,
             Ok(Ok(Err(error))) => return Err(count::failure(error)),
@@ -260,19 +294,13 @@ fn start_counting(
 
 fn limits(settings: &Settings) -> ServeLimits {
     ServeLimits {
-        connections: settings.collector.connections,
+        // Half of the open files stay for the log, the stores and the admin port.
+        connections: settings.collector.connections.min(
+            usize::try_from(crate::process::raise_open_files() / 2).unwrap_or(usize::MAX).max(1),
+        ),
         header_deadline: Duration::from_millis(settings.collector.header_deadline_ms),
         drain_deadline: DRAIN_DEADLINE,
     }
-}
-
-fn spawn_serving(
-    listener: TcpListener,
-    router: axum::Router,
-    limits: ServeLimits,
-    stop: watch::Receiver<bool>,
-) -> tokio::task::JoinHandle<bool> {
-    tokio::spawn(serve::serve(listener, router, limits, stop))
 }
 
 fn start_demo(

@@ -37,6 +37,13 @@ pub(crate) fn usage() -> Usage {
     }
 }
 
+/// Raises the number of files that this process may have open to what it is allowed to ask for.
+/// Returns the number.
+pub(crate) fn raise_open_files() -> u64 {
+    // Where the system does not let us, the limit stays as it is.
+    rlimit::increase_nofile_limit(u64::MAX).unwrap_or(256)
+}
+
 /// Lets the peak of resident memory start anew, where the system allows it.
 pub(crate) fn reset_peak() {
     // Without /proc the peak stays that of the whole run, which is only too high.

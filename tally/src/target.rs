@@ -1,19 +1,20 @@
 //! Talking to a deployment: a running system over HTTP, or a data folder through the same API
 //! inside this process.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
+use tally_sinks::tokens::{Scope, TokenKind, format_secret};
 use tower::ServiceExt;
 
 use crate::cli::TargetArgs;
 use crate::clock::SystemClock;
 use crate::config::{Layers, Settings};
-use crate::deployment::{Deployment, Missing};
+use crate::deployment::{Deployment, Missing, random};
 use crate::failure::{Exit, Failure};
 use crate::services;
 
@@ -30,6 +31,33 @@ pub(crate) enum Target {
     Folder { runtime: tokio::runtime::Runtime, router: Router, token: String },
 }
 
+/// Which deployment the flags, or else the environment, name.
+pub(crate) enum Place {
+    Folder(PathBuf),
+    Running { url: String, token: String },
+}
+
+impl Place {
+    /// # Errors
+    /// Exit 2 if none is named, or a running one without a token.
+    pub(crate) fn of(args: &TargetArgs) -> Result<Self, Failure> {
+        if let Some(dir) = &args.data_dir {
+            return Ok(Self::Folder(dir.clone()));
+        }
+        let or_variable = |flag: &Option<String>, name: &str| {
+            flag.clone().or_else(|| std::env::var(name).ok()).filter(|value| !value.is_empty())
+        };
+        match (or_variable(&args.url, "TALLY_URL"), or_variable(&args.token, "TALLY_TOKEN")) {
+            (Some(url), Some(token)) => Ok(Self::Running { url, token }),
+            (Some(_), None) => Err(Failure::usage("--url needs a token: --token or TALLY_TOKEN")),
+            (None, _) => Err(Failure::usage(
+                "say which deployment: --data-dir DIR (stopped), or --url URL and --token TOKEN \
+                 (running; also TALLY_URL and TALLY_TOKEN)",
+            )),
+        }
+    }
+}
+
 /// An answer of the HTTP API.
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -42,26 +70,17 @@ impl Target {
     /// # Errors
     /// Exit 2 if they name none; what opening a data folder reports.
     pub(crate) fn open(args: &TargetArgs, role: Role) -> Result<Self, Failure> {
-        match (&args.data_dir, &args.url) {
-            (Some(dir), _) => Self::folder(dir, &args.config.config, role),
-            (None, Some(url)) => {
-                let token = args
-                    .token
-                    .clone()
-                    .ok_or_else(|| Failure::usage("--url needs a token: --token or TALLY_TOKEN"))?;
-                Self::running(url, token)
-            }
-            (None, None) => Err(Failure::usage(
-                "say which deployment: --data-dir DIR (stopped), or --url URL and --token TOKEN \
-                 (running; also TALLY_URL and TALLY_TOKEN)",
-            )),
+        match Place::of(args)? {
+            Place::Folder(dir) => Self::folder(&dir, args.config.config.as_deref(), role),
+            Place::Running { url, token } => Self::running(&url, token),
         }
     }
 
     pub(crate) fn running(url: &str, token: String) -> Result<Self, Failure> {
         if !url.starts_with("http://") {
             return Err(Failure::usage(format!(
-                "{url} is no address of a running system; it looks like http://127.0.0.1:8080"
+                "{url} is no address of a running system; it looks like http://127.0.0.1:8080 \
+                 (this program does not speak TLS yet)"
             )));
         }
         let agent = ureq::Agent::config_builder()
@@ -72,18 +91,17 @@ impl Target {
         Ok(Self::Running { agent, url: url.trim_end_matches('/').to_owned(), token })
     }
 
-    fn folder(
-        dir: &Path,
-        config: &Option<std::path::PathBuf>,
-        role: Role,
-    ) -> Result<Self, Failure> {
-        let settings = load_settings(config.as_deref(), |_| Ok(()))?;
+    fn folder(dir: &Path, config: Option<&Path>, role: Role) -> Result<Self, Failure> {
+        let settings = load_settings(config, |_| Ok(()))?;
         let clock = Arc::new(SystemClock::new());
         let deployment = Deployment::open(dir, Missing::Refuse, &settings, clock)?;
-        let token = match role {
-            Role::Read => deployment.bootstrap.read_token.clone(),
-            Role::Admin => deployment.bootstrap.admin_token.clone(),
+        // Who can open the folder may do everything, whatever keys were revoked.
+        let (kind, scopes): (_, &[Scope]) = match role {
+            Role::Read => (TokenKind::Read, &[Scope::Stats, Scope::StatsRaw]),
+            Role::Admin => (TokenKind::Admin, &[]),
         };
+        let token = format_secret(kind, random()?);
+        deployment.tokens.admit_here(kind, scopes, &token);
         let router = services::query_router(&deployment, &settings, &mut Default::default());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)

@@ -34,6 +34,18 @@ pub fn binary() -> PathBuf {
     path
 }
 
+/// The binary, without what the environment of whoever runs the tests would add.
+fn command() -> Command {
+    let mut command = Command::new(binary());
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("TALLY_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 /// What a finished command left.
 #[derive(Debug)]
 pub struct Finished {
@@ -47,12 +59,23 @@ pub struct Finished {
 
 /// Runs the binary to its end.
 pub fn tally(args: &[&str]) -> Finished {
-    let output = Command::new(binary()).args(args).stdin(Stdio::null()).output().unwrap();
+    tally_with(&[], args)
+}
+
+fn finished(command: &mut Command) -> Finished {
+    let output = command.output().unwrap();
     Finished {
         code: output.status.code().unwrap_or(-1),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
+}
+
+/// Runs the binary to its end with variables in its environment.
+pub fn tally_with(variables: &[(&str, &str)], args: &[&str]) -> Finished {
+    let mut command = command();
+    command.envs(variables.iter().copied()).args(args).stdin(Stdio::null());
+    finished(&mut command)
 }
 
 /// Runs the binary and insists on exit code 0.
@@ -102,7 +125,7 @@ impl Node {
         let log = dir.with_extension("log");
         drop(std::fs::remove_file(&ready));
         let file = std::fs::File::options().create(true).append(true).open(&log).unwrap();
-        let mut command = Command::new(binary());
+        let mut command = command();
         command
             .arg("up")
             .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir"])

@@ -77,6 +77,25 @@ pub(super) struct Taken {
     pub(super) share: Share,
 }
 
+/// How long a refused body is read on.
+const DISCARD_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Reads a refused body and keeps nothing of it. A connection that is closed while its client still
+/// sends takes the answer with it; up to twice the limit the client learns why it was refused.
+pub(super) async fn discard(mut body: Body, limits: &Limits) {
+    let most = 2 * limits.wire_bytes;
+    let reading = async {
+        let mut seen = 0;
+        while let Some(Ok(frame)) = body.frame().await
+            && seen <= most
+        {
+            seen += frame.data_ref().map_or(0, Bytes::len);
+        }
+    };
+    // Who takes longer than that does not get the answer.
+    let _done_or_not = tokio::time::timeout(DISCARD_DEADLINE, reading).await;
+}
+
 /// Takes a body in. Memory is reserved before any of it is read: once for the text and once for the
 /// records that are made of it; inflated text gets its own share, for as long as it is needed.
 pub(super) async fn take(
@@ -88,6 +107,7 @@ pub(super) async fn take(
     let hint = body.size_hint();
     let told = usize::try_from(hint.lower()).unwrap_or(usize::MAX);
     if told > limits.wire_bytes {
+        discard(body, limits).await;
         return Err(over_wire_limit(limits));
     }
     let expected = hint.exact().map_or(limits.wire_bytes, |_exact| told);

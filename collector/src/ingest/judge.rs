@@ -1,4 +1,6 @@
 //! What is taken, and where it counts.
+//!
+//! Invariant I-3 of ARCHITECTURE.md.
 
 use tally_model::reasons::{RejectReason, WarnReason};
 use tally_model::types::TypeId;

@@ -1,4 +1,6 @@
 //! What readers may know of the log: its segments and the offsets that are durable.
+//!
+//! Invariant L-2 of ARCHITECTURE.md.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};

@@ -1,4 +1,6 @@
 //! Opening a log's folder: is it one, is it whole, and where does it end.
+//!
+//! Invariant L-3 of ARCHITECTURE.md.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File, TryLockError};

@@ -1,4 +1,6 @@
 //! The one thread that writes.
+//!
+//! Invariant L-1 of ARCHITECTURE.md.
 
 use std::fs::File;
 use std::io;
@@ -224,11 +226,16 @@ impl CommitFault {
     }
 }
 
+/// Whether the fault may pass by itself: a full disk, or too many open files.
 fn is_no_room(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
-    )
+    /// "Too many open files", in the system and in the process.
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
+        || matches!(
+            error.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+        )
 }
 
 #[expect(clippy::disallowed_methods, reason = "only a metric depends on it, and ms are too coarse")]

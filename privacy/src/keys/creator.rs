@@ -3,6 +3,8 @@
 //! One thread commits. While it does, callers queue up, and the next commit takes what has queued.
 //! A commit that finds callers still looking a user up waits a little for them; nobody who is alone
 //! waits.
+//!
+//! Invariant K-1 of ARCHITECTURE.md.
 
 use std::collections::hash_map::Entry;
 use std::io;

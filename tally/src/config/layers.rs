@@ -159,13 +159,16 @@ impl Layers {
         self.values.get(key).is_some_and(|(_, origin)| *origin != Origin::Default)
     }
 
+    /// Who gave a setting its value.
+    pub(crate) fn origin(&self, key: &str) -> Origin {
+        self.values.get(key).map_or(Origin::Default, |(_, origin)| origin.clone())
+    }
+
     /// The error that a checked setting is refused with.
     pub(crate) fn refuse(&self, key: &str, allowed: String) -> SettingError {
-        let (given, origin) = match self.values.get(key) {
-            Some((value, origin)) => (value.to_string(), origin.clone()),
-            None => ("nothing".to_owned(), Origin::Default),
-        };
-        SettingError::Value { origin, key: key.to_owned(), given, allowed }
+        let given =
+            self.values.get(key).map_or("nothing".to_owned(), |(value, _)| value.to_string());
+        SettingError::Value { origin: self.origin(key), key: key.to_owned(), given, allowed }
     }
 
     pub(crate) fn text(&self, key: &str) -> Result<&str, SettingError> {

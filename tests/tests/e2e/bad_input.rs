@@ -3,7 +3,9 @@
 use std::net::TcpListener;
 
 use serde_json::json;
-use tally_tests::{Node, event, fresh_id, now_ms, tally, tally_ok, write_lines};
+use tally_tests::{
+    Node, copy_folder, event, fresh_id, now_ms, tally, tally_ok, tally_with, write_lines,
+};
 
 #[test]
 fn wrong_usage_exits_2_and_names_what_is_allowed() {
@@ -54,6 +56,59 @@ fn a_foreign_or_damaged_folder_is_refused_with_what_to_do() {
         assert_eq!(finished.code, 5, "{file}: {}", finished.stderr);
         assert!(finished.stderr.contains(file), "{file}: {}", finished.stderr);
     }
+}
+
+#[test]
+fn a_part_that_is_gone_is_refused_and_not_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = folder.path().join("whole");
+    assert!(Node::start(&whole, &[], &[]).terminate().success());
+    for part in ["log", "counts.redb", "keys.redb", "ledger.redb", "master.key"] {
+        let dir = folder.path().join(format!("without-{part}"));
+        copy_folder(&whole, &dir);
+        let gone = dir.join(part);
+        if gone.is_dir() {
+            std::fs::remove_dir_all(&gone).unwrap();
+        } else {
+            std::fs::remove_file(&gone).unwrap();
+        }
+        let finished = tally(&["worker", "--bounded", "--data-dir", dir.to_str().unwrap()]);
+        assert_eq!(finished.code, 5, "{part}: {}", finished.stderr);
+        assert!(finished.stderr.contains(part), "{part}: {}", finished.stderr);
+        assert!(!gone.exists(), "{part} was made anew");
+    }
+}
+
+#[test]
+fn whoever_holds_the_folder_is_not_locked_out_by_revoked_keys_or_a_removed_key_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("data");
+    assert!(Node::start(&dir, &[], &[]).terminate().success());
+    let dir_text = dir.to_str().unwrap();
+    for number in ["1", "2", "3"] {
+        tally_ok(&["keys", "revoke", number, "--data-dir", dir_text]);
+    }
+    std::fs::remove_file(dir.join("bootstrap.json")).unwrap();
+    let secret =
+        tally_ok(&["keys", "create", "--kind", "admin", "--name", "new", "--data-dir", dir_text]);
+    assert!(secret.starts_with("ta_"), "{secret}");
+    let listed = tally_ok(&["keys", "list", "--data-dir", dir_text, "-o", "csv"]);
+    assert_eq!(listed.lines().count(), 5, "no key was made besides: {listed}");
+    assert!(!dir.join("bootstrap.json").exists());
+}
+
+#[test]
+fn retention_is_checked_against_the_dedup_window_that_the_folder_was_made_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("data");
+    let long = [("dedup.window", "30d"), ("log.retention", "40d")];
+    assert!(Node::start(&dir, &long, &[]).terminate().success());
+    let finished = tally(&["worker", "--bounded", "--data-dir", dir.to_str().unwrap()]);
+    assert_eq!(finished.code, 5, "{}", finished.stderr);
+    assert!(finished.stderr.contains("log.retention"), "{}", finished.stderr);
+    let kept = [("TALLY__LOG__RETENTION", "40d")];
+    let args = ["worker", "--bounded", "--data-dir", dir.to_str().unwrap()];
+    assert_eq!(tally_with(&kept, &args).code, 0);
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! End to end: real processes of the real binary, real data, real crashes.
 
-#![expect(clippy::unwrap_used, reason = "a failure in a test is a panic")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a failure in a test is a panic")]
 
 mod bad_input;
+mod clients;
 mod crash;
+mod dedup;
 mod live;
 mod real_data;
 mod synthetic;

@@ -47,7 +47,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(15))]
+    #![proptest_config(ProptestConfig::with_cases(8))]
 
     /// Events arrive while it runs, in batches cut anywhere, across stops, starts and bounded runs;
     /// no stored count ever falls.
