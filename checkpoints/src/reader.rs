@@ -1,4 +1,6 @@
 //! Restoring, listing and verifying checkpoints.
+//!
+//! Invariant P-1 of ARCHITECTURE.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};

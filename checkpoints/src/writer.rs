@@ -6,6 +6,8 @@
 //! what was garbage before, and a manifest of its own is either whole, and then a true checkpoint,
 //! or incomplete and older than a whole one of the successor, which collects only after it has
 //! written one.
+//!
+//! Invariant P-2 of ARCHITECTURE.md.
 
 mod collect;
 
@@ -118,8 +120,8 @@ impl Writer {
         };
         writer.refuse_if_taken_over()?;
         let (objects, options) = (writer.objects.as_ref(), &writer.options);
-        let restored = reader::restore(objects, &options.deployment, origin)?;
         put_once(objects, &layout::generation(options.generation), &[])?;
+        let restored = reader::restore(objects, &options.deployment, origin)?;
         if let Some(restored) = &restored {
             let (base, own) = (restored.manifest(), options.shards.count());
             if base.shards.len() != usize::from(own) {

@@ -15,6 +15,8 @@ enum Strike {
     Fails(Fault),
     /// Before the call, another process takes over: it starts, writes and collects.
     TakenOver { writes: u8 },
+    /// Before the call, a process that was taken over, or is about to be, writes and collects.
+    ZombieActs { writes: u8 },
 }
 
 #[derive(Clone, Debug)]
@@ -138,6 +140,16 @@ fn struck(
                 act(world, &Step::Write { grown, merged: grown, savepoint: false }, None);
             }
             act(world, &Step::Collect, None);
+            None
+        }
+        Strike::ZombieActs { writes } => {
+            let mut zombie = lock(world).zombies.pop()?;
+            for grown in 0..writes {
+                let step = Step::Write { grown, merged: grown, savepoint: false };
+                run(world, &mut zombie, &step, None);
+            }
+            run(world, &mut zombie, &Step::Collect, None);
+            lock(world).zombies.push(zombie);
             None
         }
     }
@@ -281,6 +293,7 @@ fn strike() -> impl Strategy<Value = Option<(usize, Strike)>> {
         2 => Just(Strike::Crash),
         2 => fault.prop_map(Strike::Fails),
         2 => (0_u8..4).prop_map(|writes| Strike::TakenOver { writes }),
+        2 => (0_u8..4).prop_map(|writes| Strike::ZombieActs { writes }),
     ];
     prop::option::weighted(0.6, (0_usize..16, strike))
 }

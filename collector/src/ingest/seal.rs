@@ -1,6 +1,6 @@
 //! Sealing the personal part of events and encoding the records around it.
 //!
-//! Invariant P-1 of ARCHITECTURE.md.
+//! Invariant E-1 of ARCHITECTURE.md.
 
 use std::collections::HashMap;
 use std::sync::Arc;

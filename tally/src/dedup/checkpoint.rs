@@ -32,6 +32,8 @@ const DIGEST_BYTES: usize = 32;
 const FILE: &str = "checkpoint";
 const SEGMENTS: &str = "segments";
 const LOCK: &str = "lock";
+/// Segments that are synced at the same time.
+const SYNCS_AT_A_TIME: usize = 16;
 
 /// How far a run has come.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -170,12 +172,8 @@ impl StateFolder {
     ) -> Result<(), Failure> {
         let names: BTreeSet<SegmentName> = segments(&snapshots).collect();
         let segments = self.path.join(SEGMENTS);
-        for name in names.difference(&self.safe) {
-            let file = segments.join(format!("{name}.ids"));
-            File::open(&file)
-                .and_then(|file| file.sync_all())
-                .with_context(|| format!("cannot make {} safe", file.display()))?;
-        }
+        let new: Vec<SegmentName> = names.difference(&self.safe).copied().collect();
+        sync_files(&segments, &new)?;
         File::open(&segments)?.sync_all()?;
         let mut heads = Vec::new();
         let header = Header {
@@ -213,6 +211,28 @@ impl StateFolder {
         self.saved = ManuallyDrop::new(snapshots);
         Ok(Earlier { rules: header.rules, run: header.run })
     }
+}
+
+/// Syncs segments to disk, several at a time: a file system makes one commit of them.
+fn sync_files(folder: &Path, names: &[SegmentName]) -> Result<(), Failure> {
+    let sync = |names: &[SegmentName]| {
+        names.iter().try_for_each(|name| {
+            let file = folder.join(format!("{name}.ids"));
+            File::open(&file)
+                .and_then(|file| file.sync_all())
+                .with_context(|| format!("cannot make {} safe", file.display()))
+        })
+    };
+    let share = names.len().div_ceil(SYNCS_AT_A_TIME).max(1);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            names.chunks(share).map(|names| scope.spawn(move || sync(names))).collect();
+        threads.into_iter().try_for_each(|thread| {
+            let outcome = thread.join();
+            outcome.unwrap_or_else(|_panic| Err(anyhow::anyhow!("syncing segments panicked")))
+        })
+    })?;
+    Ok(())
 }
 
 fn segments(snapshots: &[DedupSnapshot]) -> impl Iterator<Item = SegmentName> {
