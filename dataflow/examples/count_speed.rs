@@ -17,6 +17,7 @@ use tally_model::clock::Clock;
 use tally_model::ids::{EventId, IdMixer, Shards};
 use tally_model::record::{RECORD_VERSION, Record};
 use tally_model::revision::Generation;
+use tally_operators::dedup::MemoryStore;
 use tally_sinks::counts::WriterId;
 use tally_sinks::counts::memory::MemoryCounts;
 use tally_sinks::meta::memory::MemoryMeta;
@@ -60,6 +61,7 @@ fn main() {
             log: Arc::<SegmentLog>::clone(&log),
             counts: Arc::new(MemoryCounts::default()),
             meta: Arc::new(MemoryMeta::default()),
+            segments: Arc::new(MemoryStore),
             mixer: IdMixer::new([7; 16]),
             clock: Arc::clone(&clock),
             writer: WriterId(number),

@@ -5,11 +5,12 @@
 //! by epoch, so all of them close, restate and retire a minute at the same epoch.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use tally_model::bucket::MINUTE_MS;
 use tally_model::ids::Shard;
 use tally_model::rules::Timing;
-use tally_operators::dedup::{SegmentError, Verdict};
+use tally_operators::dedup::{DedupOptions, SegmentError, SegmentStore, Verdict};
 use tally_operators::watermark::{GlobalWatermark, WatermarkReport};
 use tally_operators::windows::Deltas;
 
@@ -72,11 +73,14 @@ impl LocalCounts {
         worker: usize,
         options: &CountOptions,
         generation: u32,
+        segments: &Arc<dyn SegmentStore>,
         first_minute_ms: i64,
     ) -> Self {
         let owned = options.shards.all().filter(|shard| shard.owner(options.workers) == worker);
         let shard = |shard: Shard| {
-            ShardState::new(shard, generation, options.dedup, options.timing, options.stages)
+            let store = Arc::clone(segments);
+            let ids = DedupOptions { shard, generation, store, ..DedupOptions::default() };
+            ShardState::new(ids, options.dedup, options.timing, options.stages)
         };
         Self {
             worker,

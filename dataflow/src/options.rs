@@ -7,6 +7,7 @@ use tally_model::clock::Clock;
 use tally_model::ids::{IdMixer, Shards};
 use tally_model::revision::Generation;
 use tally_model::rules::{DedupRule, Timing};
+use tally_operators::dedup::SegmentStore;
 use tally_sinks::counts::{CountsStore, WriterId};
 use tally_sinks::meta::MetaStore;
 
@@ -22,6 +23,9 @@ pub struct CountParts {
     pub counts: Arc<dyn CountsStore>,
     /// Where the marks stand: origin, and how far minutes are readable and retired.
     pub meta: Arc<dyn MetaStore>,
+    /// Where the dedup state keeps the ids that it has frozen. What an earlier run left there is of
+    /// no use to this one.
+    pub segments: Arc<dyn SegmentStore>,
     /// The deployment's keyed bijection of event ids.
     pub mixer: IdMixer,
     /// The clock that all workers share.

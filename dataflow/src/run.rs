@@ -181,7 +181,10 @@ fn count(worker: &mut Worker, shared: &Arc<Shared>) {
         }
         let first_minute_ms = shared.start.first_minute_ms;
         let generation = shared.parts.generation.number();
-        let counts = LocalCounts::new(scope.index(), &shared.options, generation, first_minute_ms);
+        let segments = &shared.parts.segments;
+        let index = scope.index();
+        let counts =
+            LocalCounts::new(index, &shared.options, generation, segments, first_minute_ms);
         let combined = combine(source.batches, source.reports, counts, Arc::clone(shared));
         let partials = combined.partials.probe_with(&done);
         if shared.options.stages == Stages::All {

@@ -5,7 +5,6 @@
 //! Invariant C-2 of ARCHITECTURE.md.
 
 use tally_model::bucket::Bucket;
-use tally_model::ids::Shard;
 use tally_model::rules::{DedupRule, Timing};
 use tally_operators::dedup::{DedupOptions, DedupState, SegmentError, Verdict};
 use tally_operators::windows::{Deltas, OpenWindows};
@@ -27,13 +26,11 @@ pub(crate) struct ShardState {
 impl ShardState {
     /// A shard that has seen nothing.
     pub(crate) fn new(
-        shard: Shard,
-        generation: u32,
+        options: DedupOptions,
         rule: DedupRule,
         timing: Timing,
         stages: Stages,
     ) -> Self {
-        let options = DedupOptions { shard, generation, ..DedupOptions::default() };
         Self {
             timing,
             stages,

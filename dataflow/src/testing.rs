@@ -20,6 +20,7 @@ use tally_model::revision::Generation;
 use tally_model::rules::Timing;
 use tally_model::truth::{LoggedEvent, Truth};
 use tally_model::types::TypeId;
+use tally_operators::dedup::MemoryStore;
 use tally_sinks::counts::memory::MemoryCounts;
 use tally_sinks::counts::{CountsStore, PutCondition, PutOutcome, Row, SmallRow, WriterId};
 use tally_sinks::error::StoreError;
@@ -134,6 +135,7 @@ impl Deployment {
             log: Arc::clone(&self.seen_log),
             counts: Arc::clone(&self.counts),
             meta: Arc::clone(&self.meta),
+            segments: Arc::new(MemoryStore),
             mixer: self.mixer.clone(),
             clock: Arc::<ManualClock>::clone(&self.clock),
             writer: WriterId(u64::from(self.starts)),

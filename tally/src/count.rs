@@ -1,5 +1,6 @@
 //! `tally worker --bounded`: count the log of a data folder to its present end.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tally_dataflow::{
 };
 use tally_model::revision::Generation;
 use tally_model::time::format_rfc3339;
+use tally_operators::dedup::{DirectoryStore, SegmentStore};
 use tally_sinks::counts::WriterId;
 use tally_sinks::marks;
 
@@ -18,6 +20,7 @@ use crate::config::Settings;
 use crate::deployment::{Deployment, Missing, random};
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format};
+use crate::process;
 use crate::target::load_settings;
 
 /// `tally worker`.
@@ -92,6 +95,7 @@ pub(crate) fn parts(
         log: deployment.event_log(),
         counts: Arc::clone(&deployment.counts),
         meta: Arc::clone(&deployment.meta),
+        segments: dedup_segments(deployment)?,
         mixer: deployment.mixer(),
         clock: Arc::clone(&deployment.clock),
         writer: WriterId(u64::from_le_bytes(random()?)),
@@ -99,6 +103,17 @@ pub(crate) fn parts(
         progress,
         stop,
     })
+}
+
+/// Where the dedup state keeps its ids, empty: until there are checkpoints, no run can use what an
+/// earlier one left.
+fn dedup_segments(deployment: &Deployment) -> Result<Arc<dyn SegmentStore>, Failure> {
+    let open_files = usize::try_from(process::raise_open_files() / 4)
+        .unwrap_or(usize::MAX)
+        .clamp(DirectoryStore::OPEN_FILES_MAX / 2, 4_096);
+    let store = DirectoryStore::new(deployment.dir.join("dedup"), open_files)?;
+    store.keep_only(&BTreeSet::new())?;
+    Ok(Arc::new(store))
 }
 
 /// How the dataflow works on it.

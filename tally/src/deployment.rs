@@ -4,6 +4,7 @@
 //! DIR/deployment.json  what was fixed when the deployment was made
 //! DIR/lock             held by the one process that has the folder open
 //! DIR/log/             the event log
+//! DIR/dedup/           ids of the dedup state; made anew from the log at each start
 //! DIR/counts.redb      counts, registry, tokens, marks
 //! DIR/keys.redb        wrapped keys of users, wrapped secrets of the deployment
 //! DIR/ledger.redb      erasure ledger, apart from the keys that it destroys

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// How long a test waits for something that must happen.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// The binary under test: `TALLY_BIN`, or the one beside this test in the target folder.
 #[must_use]

@@ -53,7 +53,13 @@ fn a_minute_goes_out_whole_once_both_inputs_have_passed_the_epoch() {
         let (mut batches, mut reports, captured) = worker.dataflow::<Epoch, _, _>(|scope| {
             let (batches, batch_stream) = scope.new_input();
             let (reports, report_stream) = scope.new_input();
-            let counts = LocalCounts::new(0, &shared.options, 1, shared.start.first_minute_ms);
+            let counts = LocalCounts::new(
+                0,
+                &shared.options,
+                1,
+                &shared.parts.segments,
+                shared.start.first_minute_ms,
+            );
             let combined = combine(batch_stream, report_stream, counts, Arc::clone(&shared));
             (batches, reports, combined.partials.capture())
         });
@@ -92,7 +98,13 @@ fn without_a_report_nothing_goes_out() {
         worker.dataflow::<Epoch, _, _>(|scope| {
             let (mut batches, batch_stream) = scope.new_input();
             let (_reports, report_stream) = scope.new_input();
-            let counts = LocalCounts::new(0, &shared.options, 1, shared.start.first_minute_ms);
+            let counts = LocalCounts::new(
+                0,
+                &shared.options,
+                1,
+                &shared.parts.segments,
+                shared.start.first_minute_ms,
+            );
             let combined = combine(batch_stream, report_stream, counts, Arc::clone(&shared));
             batches.send(batch(1, 0, &shared));
             combined.partials.capture()

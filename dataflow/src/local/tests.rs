@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use tally_model::bucket::{Bucket, HOUR_MS};
 use tally_model::ids::{MixedId, Shards};
 use tally_model::types::TypeId;
+use tally_operators::dedup::MemoryStore;
 use tally_operators::watermark::Hold;
 
 use super::*;
@@ -14,7 +15,8 @@ fn options(workers: usize) -> CountOptions {
 }
 
 fn locals(workers: usize) -> Vec<LocalCounts> {
-    let local = |worker| LocalCounts::new(worker, &options(workers), 1, START_MS);
+    let segments: Arc<dyn SegmentStore> = Arc::new(MemoryStore);
+    let local = |worker| LocalCounts::new(worker, &options(workers), 1, &segments, START_MS);
     (0..workers).map(local).collect()
 }
 
