@@ -23,6 +23,7 @@
 //! use tally_model::clock::ManualClock;
 //! use tally_model::ids::IdMixer;
 //! use tally_model::revision::Generation;
+//! use tally_operators::dedup::MemoryStore;
 //! use tally_sinks::counts::WriterId;
 //! use tally_sinks::counts::memory::MemoryCounts;
 //! use tally_sinks::meta::memory::MemoryMeta;
@@ -32,6 +33,7 @@
 //!     log: Arc::new(MemoryLog::new(4, clock.clone())),
 //!     counts: Arc::new(MemoryCounts::default()),
 //!     meta: Arc::new(MemoryMeta::default()),
+//!     segments: Arc::new(MemoryStore),
 //!     mixer: IdMixer::new([7; 16]),
 //!     clock,
 //!     writer: WriterId(1),
