@@ -67,6 +67,10 @@ async fn create(
         }
         Err(_elapsed) => return Err(bad(StatusCode::REQUEST_TIMEOUT, "the body did not arrive")),
     };
+    // A list of the fields' values would be read as the fields.
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Err(bad(StatusCode::BAD_REQUEST, "the body is an object with kind and name"));
+    }
     let new: NewKey = serde_json::from_slice(&bytes).map_err(|error| {
         bad(StatusCode::BAD_REQUEST, &format!("{error}; the fields are kind and name"))
     })?;

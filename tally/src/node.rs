@@ -32,6 +32,9 @@ use crate::target::load_settings;
 /// How long open requests may go on after SIGTERM; supervisors kill after 30 s.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(20);
 
+/// How long a client may take nothing of its answer.
+const WRITE_DEADLINE: Duration = Duration::from_secs(15);
+
 /// `tally up`.
 pub(crate) fn up(args: &UpArgs) -> Result<(), Failure> {
     let settings = settings(args)?;
@@ -299,6 +302,7 @@ fn limits(settings: &Settings) -> ServeLimits {
             usize::try_from(crate::process::raise_open_files() / 2).unwrap_or(usize::MAX).max(1),
         ),
         header_deadline: Duration::from_millis(settings.collector.header_deadline_ms),
+        write_deadline: WRITE_DEADLINE,
         drain_deadline: DRAIN_DEADLINE,
     }
 }

@@ -12,6 +12,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_io_timeout::TimeoutStream;
 
 use crate::failure::{Exit, Failure};
 
@@ -22,6 +23,8 @@ pub(crate) struct ServeLimits {
     pub(crate) connections: usize,
     /// A connection that has not sent its request's header by then is closed.
     pub(crate) header_deadline: Duration,
+    /// A client that takes nothing of its answer for so long is hung up on.
+    pub(crate) write_deadline: Duration,
     /// How long open requests may go on after the stop was asked for.
     pub(crate) drain_deadline: Duration,
 }
@@ -63,7 +66,11 @@ pub(crate) async fn serve(
         builder.timer(TokioTimer::new()).header_read_timeout(limits.header_deadline);
         let router = router.clone().layer(Extension(ConnectInfo(peer)));
         let service = TowerToHyperService::new(router);
-        let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service));
+        // A client that does not read its answers must not keep them in memory.
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(limits.write_deadline));
+        let io = TokioIo::new(Box::pin(stream));
+        let connection = graceful.watch(builder.serve_connection(io, service));
         tokio::spawn(async move {
             // A client that goes away or is too slow is its own matter.
             let _client_gone = connection.await;

@@ -165,6 +165,10 @@ async fn read_json<T: DeserializeOwned>(
             return Err(Problem::new(Code::BodyTimeout, detail));
         }
     };
+    // A list of the fields' values would be read as the fields.
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Problem::new(Code::BadBody, "the body is a JSON object"));
+    }
     serde_json::from_slice(&bytes).map_err(|why| Problem::new(Code::BadBody, why.to_string()))
 }
 

@@ -211,3 +211,23 @@ fn files_below(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
         .filter(|path| path.is_file())
         .collect()
 }
+
+#[test]
+fn a_client_that_never_reads_its_answers_is_hung_up_on() {
+    use std::io::Write;
+
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::start(&folder.path().join("data"), &[], &[]);
+    let mut stream = std::net::TcpStream::connect(node.url.trim_start_matches("http://")).unwrap();
+    stream.set_write_timeout(Some(std::time::Duration::from_millis(200))).unwrap();
+    let requests = "POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".repeat(1_000);
+    wait_for("the end of the connection", || match stream.write_all(requests.as_bytes()) {
+        // Taken, or the client's own buffer is full because the node waits for it to read.
+        Ok(()) => None,
+        Err(error) if matches!(error.raw_os_error(), Some(11)) => None,
+        Err(_hung_up) => Some(()),
+    });
+    let body = json!({"events": [event(&fresh_id(), "a", now_ms())]}).to_string();
+    assert_eq!(node.post(&body).status, 202, "others are served");
+    assert!(node.terminate().success());
+}
