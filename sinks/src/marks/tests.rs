@@ -75,6 +75,15 @@ fn generations_grow_from_one_and_lost_claims_are_skipped() {
 }
 
 #[test]
+fn a_store_that_loses_every_answer_does_not_use_the_numbers_up() {
+    let store = FailingMeta::new(MemoryMeta::default());
+    store.script_writes([Some(Fault::AppliedThenLost); 100]);
+    assert!(matches!(claim_generation(&store, 1), Err(GenerationError::Store(_))));
+    let claimed = scan_all(store.inner(), GENERATIONS, None).unwrap();
+    assert_eq!(claimed.len(), 4, "the first claim and three more");
+}
+
+#[test]
 fn racing_starts_never_share_a_generation() {
     let store = MemoryMeta::default();
     let claim = || (0..50).map(|_start| claim_generation(&store, 0).unwrap()).collect::<Vec<_>>();

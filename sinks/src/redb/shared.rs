@@ -121,7 +121,8 @@ impl Database {
         if closed.is_none() {
             let database =
                 (self.opener)().map_err(|error| StoreError::unavailable(action, error))?;
-            tracing::warn!("the store was opened again after a failed write");
+            // Whoever made the write that failed reports it; on a full disk this comes with each.
+            tracing::debug!("the store was opened again after a failed write");
             *closed = Some(database);
         }
         drop(closed);
