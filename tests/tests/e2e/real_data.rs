@@ -173,3 +173,45 @@ fn sixty_days_of_flights_give_the_independent_counts_with_any_number_of_workers(
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }
+
+#[test]
+fn github_events_posted_live_with_repeated_requests_give_an_independent_tally() {
+    let Some(data) = data_folder() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::start(&folder.path().join("data"), &[("pipeline.watermark_delay", "1s")], &[]);
+    let mut events: Vec<Value> = Vec::new();
+    read_lines(&data.join("gharchive.ndjson.gz"), |line| {
+        events.push(serde_json::from_str(line).unwrap());
+    });
+    let mut types: Vec<String> =
+        events.iter().map(|event| event["eventType"].as_str().unwrap().to_owned()).collect();
+    types.sort();
+    types.dedup();
+    node.register(&types.iter().map(String::as_str).collect::<Vec<_>>());
+    // Mapped onto the ten minutes before now, in the order of the file.
+    let now = now_ms();
+    let mut expected: BTreeMap<(i64, String), u64> = BTreeMap::new();
+    for (event, number) in events.iter_mut().zip(0_i64..) {
+        let at_ms = now - 600_000 + number * 600_000 / 15_129;
+        event["eventTime"] = Value::from(at_ms);
+        let name = event["eventType"].as_str().unwrap().to_owned();
+        *expected.entry((at_ms.div_euclid(60_000) * 60_000, name)).or_default() += 1;
+    }
+    for (request, batch) in events.chunks(100).enumerate() {
+        let body = serde_json::json!({ "events": batch }).to_string();
+        for _ in 0..if request % 20 == 0 { 2 } else { 1 } {
+            let answer = node.post(&body).json();
+            assert_eq!(answer["accepted"], batch.len(), "{answer}");
+            assert_eq!(answer["rejected"], serde_json::json!([]), "{answer}");
+            assert_eq!(answer["warned"], serde_json::json!([]), "{answer}");
+        }
+    }
+    let (start_ms, end_ms) = ((now / 60_000 - 11) * 60_000, (now / 60_000 + 1) * 60_000);
+    node.wait_readable(end_ms);
+    let counted = tally_tests::wait_for("the counts of all events", || {
+        let counted = counts_by_minute(&node, &types, start_ms, end_ms);
+        (counted.values().sum::<u64>() == 15_129).then_some(counted)
+    });
+    assert!(counted == expected, "the counts differ from the independent tally");
+    assert!(node.terminate().success());
+}
