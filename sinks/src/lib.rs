@@ -7,7 +7,7 @@
 //! - [`meta::MetaStore`]: tables of bytes with compare-and-set.
 //!
 //! On top of [`meta::MetaStore`], written once for every store: [`registry`], [`tokens`],
-//! [`marks`]. The embedded store is [`redb::RedbStore`]: one file with both faces.
+//! [`marks`], [`dirty`]. The embedded store is [`redb::RedbStore`]: one file with both faces.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -24,6 +24,7 @@
 //! ```
 
 pub mod counts;
+pub mod dirty;
 pub mod error;
 pub mod faults;
 pub mod marks;
