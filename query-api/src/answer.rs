@@ -6,7 +6,7 @@ mod tests;
 
 use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
-use tally_model::bucket::{DAY_MS, Granularity};
+use tally_model::bucket::{DAY_MS, Granularity, HOUR_MS, MINUTE_MS};
 use tally_model::range::TimeRange;
 use tally_model::time::format_rfc3339;
 use tally_model::types::TypeId;
@@ -15,7 +15,7 @@ use tally_model::vector::{CountVector, VectorError};
 use crate::ask::{AskedRange, Format};
 use crate::manifest::short;
 use crate::resolve::{Facts, Resolved};
-use crate::spans::ListedSpan;
+use crate::spans::{ListedSpan, Spans};
 
 pub use csv::{series_csv, top_csv};
 
@@ -80,7 +80,8 @@ pub struct Envelope {
     pub window: Window,
     /// Whether the counts are final as far as anybody knows; see [`Completeness`].
     pub complete: bool,
-    /// Whether the counts are those of the whole window: false when buckets have no row yet.
+    /// Whether the counts are those of the whole window: false when buckets have no row, or when
+    /// events of it are known that are not counted.
     pub exact: bool,
     /// When the youngest content that was read was written; null if nothing was.
     pub as_of: Option<String>,
@@ -104,23 +105,29 @@ pub struct Envelope {
     pub not_closed: Vec<ListedSpan>,
     /// Minutes in all such stretches.
     pub not_closed_minutes: i64,
+    /// Stretches of whole hours that the window touches and whose counts lack something, late
+    /// events for one; the first 100.
+    pub dirty: Vec<ListedSpan>,
+    /// Hours in all such stretches.
+    pub dirty_hours: i64,
 }
 
 /// Whether counts can be relied on. Every condition that takes that away is gathered here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completeness {
-    /// Nothing in the range is younger than 24 hours, missing or not closed.
+    /// Nothing in the range is younger than 24 hours, missing, not closed or dirty.
     pub complete: bool,
-    /// Every bucket of the range has its row, or lies before the origin.
+    /// Every bucket of the range has its row, or lies before the origin, and none is dirty.
     pub exact: bool,
 }
 
 impl Completeness {
-    /// The state of a range that ends at `end_ms`.
+    /// The state of a range that ends at `end_ms`. It is `whole` when nothing in it is missing,
+    /// not closed or dirty.
     #[must_use]
-    pub const fn of(facts: &Facts, end_ms: i64, all_rows: bool) -> Self {
+    pub const fn of(facts: &Facts, end_ms: i64, whole: bool) -> Self {
         let old_enough = end_ms <= final_before_ms(facts);
-        Self { complete: old_enough && all_rows, exact: all_rows }
+        Self { complete: old_enough && whole, exact: whole }
     }
 }
 
@@ -133,8 +140,8 @@ impl Envelope {
     /// The envelope of an answer about `answered`, whose rows are `resolved`.
     #[must_use]
     pub fn new(window: Window, answered: TimeRange, facts: &Facts, resolved: &Resolved) -> Self {
-        let all_rows = resolved.missing.is_empty() && resolved.not_closed.is_empty();
-        let Completeness { complete, exact } = Completeness::of(facts, answered.end_ms(), all_rows);
+        let whole = resolved.lacking().all(Spans::is_empty);
+        let Completeness { complete, exact } = Completeness::of(facts, answered.end_ms(), whole);
         let final_until_ms =
             facts.retired_up_to_ms.map(|retired| retired.min(final_before_ms(facts)));
         Self {
@@ -152,6 +159,8 @@ impl Envelope {
             missing_minutes: resolved.missing.minutes(),
             not_closed: resolved.not_closed.listed(),
             not_closed_minutes: resolved.not_closed.minutes(),
+            dirty: resolved.dirty.listed(),
+            dirty_hours: resolved.dirty.minutes() * MINUTE_MS / HOUR_MS,
         }
     }
 
@@ -173,10 +182,12 @@ impl Envelope {
         field(&self.digest);
         field(if self.complete { "complete" } else { "" });
         field(if self.exact { "exact" } else { "" });
-        for (spans, minutes) in
-            [(&self.missing, self.missing_minutes), (&self.not_closed, self.not_closed_minutes)]
-        {
-            field(&minutes.to_string());
+        for (spans, extent) in [
+            (&self.missing, self.missing_minutes),
+            (&self.not_closed, self.not_closed_minutes),
+            (&self.dirty, self.dirty_hours),
+        ] {
+            field(&extent.to_string());
             for span in spans {
                 field(&span.start);
                 field(&span.end);
@@ -330,21 +341,23 @@ impl PointSums {
     /// The points, each with its own completeness.
     #[must_use]
     pub fn points(&self, facts: &Facts, resolved: &Resolved) -> Vec<Point> {
-        let mut all_rows = vec![true; self.counts.len()];
-        for span in resolved.missing.spans().iter().chain(resolved.not_closed.spans()) {
-            let last = self.index(span.end_ms - 1);
-            if let Some(touched) = all_rows.get_mut(self.index(span.start_ms)..=last) {
+        let mut whole = vec![true; self.counts.len()];
+        for span in resolved.lacking().flat_map(Spans::spans) {
+            // A dirty hour may begin before the first point and end after the last.
+            let first = self.index(span.start_ms.max(self.start_ms));
+            let end = self.index(span.end_ms - 1).saturating_add(1).min(whole.len());
+            if let Some(touched) = whole.get_mut(first..end) {
                 touched.fill(false);
             }
         }
         let width_ms = self.granularity.width_ms();
         let starts = (0..).map(|index: i64| self.start_ms + index * width_ms);
         starts
-            .zip(self.counts.iter().zip(all_rows))
-            .map(|(start_ms, (count, all_rows))| Point {
+            .zip(self.counts.iter().zip(whole))
+            .map(|(start_ms, (count, whole))| Point {
                 start: format_rfc3339(start_ms),
                 count: Count(*count),
-                complete: Completeness::of(facts, start_ms + width_ms, all_rows).complete,
+                complete: Completeness::of(facts, start_ms + width_ms, whole).complete,
             })
             .collect()
     }

@@ -2,6 +2,7 @@
 
 mod auth;
 mod event_types;
+mod late_hours;
 mod negotiate;
 mod stats;
 #[cfg(test)]
@@ -161,6 +162,7 @@ pub fn router(api: Arc<QueryApi>) -> Router {
     Router::new()
         .route("/v1/stats/top", get(stats::top).fallback(no_such_method))
         .route("/v1/stats/series", get(stats::series).fallback(no_such_method))
+        .route("/v1/late-hours", get(late_hours::list).fallback(no_such_method))
         .route(
             "/v1/event-types",
             get(event_types::list).post(event_types::register).fallback(no_such_method),

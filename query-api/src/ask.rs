@@ -9,7 +9,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use tally_model::bucket::{DAY_MS, Granularity};
+use tally_model::bucket::{DAY_MS, Granularity, HOUR_MS};
 use tally_model::range::{Availability, Run, TimeRange};
 use tally_model::time::{MAX_MS, MIN_MS, format_rfc3339, parse_rfc3339};
 use tally_model::types::TypeId;
@@ -24,6 +24,8 @@ pub const K_MAX: usize = TypeId::CAP as usize;
 pub const RANGE_MAX_MS: i64 = 7_305 * DAY_MS;
 /// The most points of a series.
 pub const POINTS_MAX: i64 = 10_000;
+/// The most hours that dirty hours are listed of.
+pub const LATE_HOURS_MAX: i64 = 10_000;
 
 /// Decoded `name=value` pairs of a query string, in the order sent.
 pub type Pairs = [(String, String)];
@@ -79,6 +81,15 @@ pub struct SeriesAsk {
     pub event_type: String,
     /// Width of a point.
     pub granularity: Granularity,
+    /// `format=`, if given.
+    pub format: Option<Format>,
+}
+
+/// `GET /v1/late-hours`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LateAsk {
+    /// From when to when, on whole hours.
+    pub asked: AskedRange,
     /// `format=`, if given.
     pub format: Option<Format>,
 }
@@ -154,6 +165,22 @@ impl SeriesAsk {
             from = format_rfc3339(kept_from_ms(self.granularity)),
         );
         Err(Problem::parameters(vec![error("granularity", message)]))
+    }
+}
+
+impl LateAsk {
+    /// Reads the parameters `start`, `end`, `snap` and `format`.
+    ///
+    /// # Errors
+    /// A problem that names every bad parameter.
+    pub fn parse(pairs: &Pairs) -> Result<Self, Problem> {
+        let mut fields = Fields::read(pairs, &["start", "end", "snap", "format"]);
+        let asked = fields.range(Granularity::Hour);
+        if let Some(asked) = &asked {
+            fields.hours(asked.range);
+        }
+        let format = fields.format();
+        fields.finish(asked.map(|asked| Self { asked, format }))
     }
 }
 
@@ -297,6 +324,16 @@ impl<'a> Fields<'a> {
                  for a shorter range or a coarser granularity"
             );
             self.fail("granularity", message);
+        }
+    }
+
+    fn hours(&mut self, range: TimeRange) {
+        let hours = (range.end_ms() - range.start_ms()) / HOUR_MS;
+        if hours > LATE_HOURS_MAX {
+            let message = format!(
+                "the range has {hours} hours, more than {LATE_HOURS_MAX}; ask for a shorter range"
+            );
+            self.fail("end", message);
         }
     }
 

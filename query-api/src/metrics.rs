@@ -14,6 +14,8 @@ pub enum Route {
     Top,
     /// `/v1/stats/series`.
     Series,
+    /// `/v1/late-hours`.
+    LateHours,
     /// `/v1/event-types` and below.
     EventTypes,
 }

@@ -1,19 +1,22 @@
-//! Reading rows: marks and manifests at most a second old, vectors from the cache.
+//! Reading rows: marks, dirty hours and manifests at most a second old, vectors from the cache.
 //!
-//! Invariant F-3 of ARCHITECTURE.md.
+//! Invariants F-3 and Q-3 of ARCHITECTURE.md.
 
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use tally_model::bucket::{Bucket, Granularity, Period};
 use tally_model::clock::Clock;
+use tally_model::range::TimeRange;
 use tally_model::revision::Revision;
 use tally_model::vector::{CountVector, VectorError};
 use tally_sinks::counts::CountsStore;
+use tally_sinks::dirty::{self, DirtyHour};
 use tally_sinks::error::StoreError;
 use tally_sinks::marks::{self, Marks};
 use tally_sinks::meta::MetaStore;
@@ -21,8 +24,9 @@ use tally_sinks::meta::MetaStore;
 use crate::cache::VectorCache;
 use crate::manifest::Manifest;
 use crate::resolve::{Part, Version};
+use crate::spans::Spans;
 
-/// How old a manifest may be that an answer is made from.
+/// How old marks, dirty hours and manifests may be that an answer is made from.
 const MANIFEST_AGE_MAX_MS: i64 = 1_000;
 
 /// How many rows one call of the store reads at most, give or take one hour's minutes: bounds
@@ -46,15 +50,20 @@ pub(crate) enum ReadError {
     Overflow(#[from] VectorError),
 }
 
-/// Marks and manifests that are read together.
+/// Marks, dirty hours and manifests that are read together.
 ///
 /// The marks are read before any manifest. So a bucket below the retired-up-to mark whose row the
 /// manifest lacks really has none: its last put was acknowledged before the mark was published.
+///
+/// The dirty hours of a month are read before any manifest that reaches into it. So an hour that
+/// is not among them has, in the manifest, the rows that made it clean.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     taken_at_ms: i64,
     pub(crate) marks: Marks,
     manifests: Mutex<HashMap<Period, Arc<Manifest>, RandomState>>,
+    /// Starts of the dirty hours by month, ascending.
+    dirty: Mutex<HashMap<Period, Arc<[i64]>, RandomState>>,
 }
 
 /// How the vectors of one answer came.
@@ -92,7 +101,7 @@ impl Reader {
     /// The current snapshot; a new one if that is older than a second.
     pub(crate) fn snapshot(&self) -> Result<Arc<Snapshot>, StoreError> {
         // Held while the marks are read: all who wait want the same answer.
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = lock(&self.current);
         let now_ms = self.clock.monotonic_ms();
         if let Some(snapshot) = &*current
             && now_ms - snapshot.taken_at_ms < MANIFEST_AGE_MAX_MS
@@ -103,6 +112,7 @@ impl Reader {
             taken_at_ms: now_ms,
             marks: marks::read(&*self.meta)?,
             manifests: Mutex::default(),
+            dirty: Mutex::default(),
         });
         *current = Some(Arc::clone(&snapshot));
         Ok(snapshot)
@@ -110,7 +120,7 @@ impl Reader {
 
     /// Makes the next [`Self::snapshot`] a new one.
     pub(crate) fn forget(&self, snapshot: &Arc<Snapshot>) {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = lock(&self.current);
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, snapshot)) {
             *current = None;
         }
@@ -122,13 +132,50 @@ impl Reader {
         snapshot: &Snapshot,
         period: Period,
     ) -> Result<Arc<Manifest>, StoreError> {
-        if let Some(manifest) = snapshot.lock().get(&period) {
+        if let Some(manifest) = lock(&snapshot.manifests).get(&period) {
             return Ok(Arc::clone(manifest));
+        }
+        for month in months(period.start_ms(), period.end_ms()) {
+            self.dirty_starts(snapshot, month)?;
         }
         let rows = self.counts.small_rows(period, period.start_ms(), period.end_ms())?;
         let manifest = Arc::new(Manifest::new(period, rows));
         // Two readers may both have read it; the first stays, so that a snapshot never changes.
-        Ok(Arc::clone(snapshot.lock().entry(period).or_insert(manifest)))
+        Ok(Arc::clone(lock(&snapshot.manifests).entry(period).or_insert(manifest)))
+    }
+
+    /// The dirty hours that a range touches.
+    ///
+    /// To be called before the manifests of the range are read.
+    pub(crate) fn dirty(&self, snapshot: &Snapshot, range: TimeRange) -> Result<Spans, StoreError> {
+        let first_ms = Granularity::Hour.floor(range.start_ms());
+        let mut touched = Spans::default();
+        for month in months(first_ms, range.end_ms()) {
+            let starts = self.dirty_starts(snapshot, month)?;
+            let inside = starts.iter().filter(|start| (first_ms..range.end_ms()).contains(start));
+            for start_ms in inside {
+                touched.push(Bucket::containing(Granularity::Hour, *start_ms));
+            }
+        }
+        Ok(touched)
+    }
+
+    /// What is noted of the hours that start in a range, as it stands now.
+    pub(crate) fn late_hours(
+        &self,
+        range: TimeRange,
+    ) -> Result<BTreeMap<i64, DirtyHour>, StoreError> {
+        dirty::list(&*self.meta, range.start_ms()..range.end_ms())
+    }
+
+    /// Starts of the dirty hours of a month.
+    fn dirty_starts(&self, snapshot: &Snapshot, month: Period) -> Result<Arc<[i64]>, StoreError> {
+        if let Some(starts) = lock(&snapshot.dirty).get(&month) {
+            return Ok(Arc::clone(starts));
+        }
+        let hours = dirty::list(&*self.meta, month.start_ms()..month.end_ms())?;
+        let starts = hours.into_keys().collect();
+        Ok(Arc::clone(lock(&snapshot.dirty).entry(month).or_insert(starts)))
     }
 
     /// Shows `visit` the vector of each part once, in no particular order.
@@ -221,10 +268,18 @@ impl Reader {
     }
 }
 
-impl Snapshot {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Period, Arc<Manifest>, RandomState>> {
-        self.manifests.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The months, as hour rows are kept by, that `[start_ms, end_ms)` touches.
+fn months(start_ms: i64, end_ms: i64) -> impl Iterator<Item = Period> {
+    let mut next_ms = start_ms;
+    std::iter::from_fn(move || {
+        let month = (next_ms < end_ms).then(|| Period::containing(Granularity::Hour, next_ms))?;
+        next_ms = month.end_ms();
+        Some(month)
+    })
 }
 
 /// Parts to read in one call of the store.

@@ -83,6 +83,9 @@ pub struct Resolved {
     pub missing: Spans,
     /// No row yet.
     pub not_closed: Spans,
+    /// Hours whose counts lack something, whatever rows they have. [`resolve`] leaves it empty: the
+    /// reader knows them.
+    pub dirty: Spans,
     /// How many periods' manifests were consulted.
     pub manifest_reads: u64,
 }
@@ -107,6 +110,11 @@ impl Resolved {
             }
         }
         short(digest)
+    }
+
+    /// Everything that takes wholeness away.
+    pub fn lacking(&self) -> impl Iterator<Item = &Spans> {
+        [&self.missing, &self.not_closed, &self.dirty].into_iter()
     }
 
     /// Width of the widest vector that is read.

@@ -2,6 +2,7 @@
 
 mod stores;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
@@ -17,6 +18,7 @@ use tally_model::vector::CountVector;
 use tally_sinks::counts::{
     CountsStore as _, PutCondition, PutOutcome, Row, RowSource, SmallRow, WriterId,
 };
+use tally_sinks::dirty::{self, DirtyHour};
 use tally_sinks::meta::MetaStore;
 use tally_sinks::meta::memory::MemoryMeta;
 use tally_sinks::registry::{NewType, Registry};
@@ -127,6 +129,11 @@ impl World {
     /// Publishes the marks.
     pub(crate) fn marks(&self, origin: &str, retired: &str, readable: &str) {
         publish(&*self.meta, at(origin), at(retired), at(readable));
+    }
+
+    /// Raises what is noted of one hour.
+    pub(crate) fn dirty(&self, start: &str, hour: DirtyHour) {
+        dirty::raise(&*self.meta, &BTreeMap::from([(at(start), hour)])).expect("raises");
     }
 
     /// Puts one row.

@@ -123,7 +123,7 @@ fn range_query(range: &RangeArgs, width: Granularity) -> Result<String, Failure>
 }
 
 /// The answer as the service wrote it, for the forms that it writes itself.
-fn raw(target: &Target, path: &str, format: Format) -> Result<Option<String>, Failure> {
+pub(crate) fn raw(target: &Target, path: &str, format: Format) -> Result<Option<String>, Failure> {
     let path = match format {
         Format::Table => return Ok(None),
         Format::Json => path.to_owned(),
@@ -132,15 +132,15 @@ fn raw(target: &Target, path: &str, format: Format) -> Result<Option<String>, Fa
     Ok(Some(String::from_utf8(target.ask("GET", &path, None)?)?))
 }
 
-fn ask_json(target: &Target, path: &str) -> Result<Value, Failure> {
+pub(crate) fn ask_json(target: &Target, path: &str) -> Result<Value, Failure> {
     Ok(serde_json::from_slice(&target.ask("GET", path, None)?)?)
 }
 
-fn items<'a>(answer: &'a Value, key: &str) -> &'a [Value] {
+pub(crate) fn items<'a>(answer: &'a Value, key: &str) -> &'a [Value] {
     answer.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-fn text(item: &Value, key: &str) -> String {
+pub(crate) fn text(item: &Value, key: &str) -> String {
     match item.get(key) {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Null) | None => String::new(),
@@ -171,6 +171,12 @@ fn summary(answer: &Value) -> Result<(), Failure> {
         text(answer, "total"),
         text(answer, "asOf"),
     ))?;
+    if answer["dirtyHours"].as_i64().is_some_and(|hours| hours > 0) {
+        output::note(format!(
+            "dirty hours in it: {}; tally late list says what their counts lack",
+            text(answer, "dirtyHours"),
+        ));
+    }
     if window["widened"] == true {
         output::note(format!(
             "the range was widened from {} to {}",

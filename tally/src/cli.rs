@@ -56,6 +56,9 @@ pub(crate) enum Command {
     /// Write keys, read tokens and admin tokens.
     #[command(subcommand)]
     Keys(KeysCommand),
+    /// Events that came too late to be counted.
+    #[command(subcommand)]
+    Late(crate::late::LateCommand),
     /// Look at the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),

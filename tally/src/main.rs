@@ -17,6 +17,7 @@ mod deployment;
 mod failure;
 mod import;
 mod keys_api;
+mod late;
 mod logging;
 mod node;
 mod output;
@@ -58,6 +59,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Series(args) => ask::series(args),
         Command::Types(command) => ask::types(command),
         Command::Keys(command) => ask::keys(command),
+        Command::Late(command) => late::late(command),
         Command::Config(ConfigCommand::Check(args)) => check_config(args),
         Command::Config(ConfigCommand::Show { config, output }) => show_config(config, *output),
         Command::Bench(command) => bench::bench(command),

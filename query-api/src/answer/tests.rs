@@ -1,4 +1,4 @@
-use tally_model::bucket::{HOUR_MS, MINUTE_MS};
+use tally_model::bucket::{Bucket, HOUR_MS, MINUTE_MS};
 use tally_model::range::Availability;
 
 use super::*;
@@ -48,14 +48,14 @@ fn a_count_is_a_number_as_long_as_a_double_holds_it_and_then_a_string() {
 #[test]
 fn an_answer_is_complete_only_when_old_enough_and_whole() {
     let day_ago = final_before_ms(&facts());
-    // (what the row shows, end, all rows there, complete, exact)
+    // (what the row shows, end, whole, complete, exact)
     let cases = [
         ("a day old and whole", day_ago, true, true, true),
         ("a minute too young", day_ago + MINUTE_MS, true, false, true),
-        ("old, but something is missing", day_ago, false, false, false),
+        ("old, but something is missing or dirty", day_ago, false, false, false),
     ];
-    for (name, end_ms, all_rows, complete, exact) in cases {
-        let got = Completeness::of(&facts(), end_ms, all_rows);
+    for (name, end_ms, whole, complete, exact) in cases {
+        let got = Completeness::of(&facts(), end_ms, whole);
         assert_eq!(got, Completeness { complete, exact }, "{name}");
     }
 }
@@ -72,7 +72,7 @@ fn the_entity_tag_changes_with_everything_that_shapes_the_answer_and_with_nothin
     let base = envelope(&Resolved::default());
     let tag = |envelope: &Envelope| envelope.entity_tag(&["top", "10"], Format::Json, 1);
     type Change = fn(&mut Envelope);
-    let changes: [(&str, Change); 9] = [
+    let changes: [(&str, Change); 10] = [
         ("start", |envelope| envelope.window.start.push('x')),
         ("requested end", |envelope| envelope.window.requested_end.push('x')),
         ("resolution", |envelope| envelope.window.resolution = Granularity::Day),
@@ -81,6 +81,7 @@ fn the_entity_tag_changes_with_everything_that_shapes_the_answer_and_with_nothin
         ("exact", |envelope| envelope.exact = !envelope.exact),
         ("missing", |envelope| envelope.missing_minutes += 1),
         ("not closed", |envelope| envelope.not_closed_minutes += 1),
+        ("dirty", |envelope| envelope.dirty_hours += 1),
         ("data from", |envelope| envelope.data_from = None),
     ];
     for (name, change) in changes {
@@ -122,11 +123,30 @@ fn points_know_their_own_completeness() {
     sums.add(HOUR_MS + MINUTE_MS, &CountVector::from_counts(vec![0, 2])).unwrap();
     sums.add(2 * HOUR_MS, &CountVector::from_counts(vec![7])).unwrap();
     let mut resolved = Resolved::default();
-    resolved.missing.push(tally_model::bucket::Bucket::minute(HOUR_MS + 2 * MINUTE_MS));
-    resolved.not_closed.push(tally_model::bucket::Bucket::minute(4 * HOUR_MS - MINUTE_MS));
+    resolved.missing.push(Bucket::minute(HOUR_MS + 2 * MINUTE_MS));
+    resolved.not_closed.push(Bucket::minute(4 * HOUR_MS - MINUTE_MS));
     let points = sums.points(&facts(), &resolved);
     let seen: Vec<_> = points.iter().map(|point| (point.count.0, point.complete)).collect();
     assert_eq!(seen, [(5, true), (3, false), (0, true), (0, false)]);
     assert_eq!(points[3].start, "1970-01-01T03:00:00Z");
     assert_eq!(sums.total(), Ok(8));
+}
+
+#[test]
+fn points_inside_or_around_a_dirty_hour_are_not_complete() {
+    let mut resolved = Resolved::default();
+    resolved.dirty.push(Bucket::containing(Granularity::Hour, 0));
+    resolved.dirty.push(Bucket::containing(Granularity::Hour, 2 * HOUR_MS));
+    let complete = |granularity, start_ms, end_ms| -> Vec<bool> {
+        let range = TimeRange::new(start_ms, end_ms).unwrap();
+        let points = PointSums::new(TypeId(1), granularity, range).points(&facts(), &resolved);
+        points.iter().map(|point| point.complete).collect()
+    };
+    assert_eq!(complete(Granularity::Hour, 0, 4 * HOUR_MS), [false, true, false, true]);
+    assert_eq!(complete(Granularity::Day, 0, 2 * DAY_MS), [false, true]);
+    // Both hours reach out of this range.
+    let (start_ms, end_ms) = (HOUR_MS - MINUTE_MS, 2 * HOUR_MS + MINUTE_MS);
+    let minutes = complete(Granularity::Minute, start_ms, end_ms);
+    assert_eq!((minutes[0], minutes[61]), (false, false));
+    assert!(minutes[1..61].iter().all(|complete| *complete));
 }

@@ -59,7 +59,7 @@ pub(super) async fn series(
     api.measured(Route::Series, answer).await
 }
 
-fn pairs(uri: &Uri) -> Result<Vec<(String, String)>, Problem> {
+pub(super) fn pairs(uri: &Uri) -> Result<Vec<(String, String)>, Problem> {
     match Query::<Vec<(String, String)>>::try_from_uri(uri) {
         Ok(Query(pairs)) => Ok(pairs),
         Err(why) => Err(Problem::new(Code::BadParameter, why.body_text())),
@@ -226,7 +226,8 @@ impl QueryApi {
         let snapshot = self.reader.snapshot()?;
         let facts = facts(question, &snapshot.marks);
         let load = |period| self.reader.manifest(&snapshot, period);
-        let resolved = resolve(&question.runs, &facts, load)?;
+        let dirty = self.reader.dirty(&snapshot, question.answered)?;
+        let resolved = Resolved { dirty, ..resolve(&question.runs, &facts, load)? };
         let registry =
             self.registry_for(usize::try_from(resolved.width()).unwrap_or(usize::MAX))?;
         let window = question.window.clone();
@@ -315,7 +316,7 @@ pub(super) fn not_modified(tag: &str) -> Result<Response, Problem> {
 /// An answer belongs to one token's holder, and its youngest buckets change every few seconds:
 /// only the client itself may keep it, and it asks each time whether it still holds. That is
 /// cheap: it reads no vector.
-fn tagged(body: Body, tag: &str) -> Result<Response, Problem> {
+pub(super) fn tagged(body: Body, tag: &str) -> Result<Response, Problem> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(ETAG, header(tag)?);

@@ -1,6 +1,7 @@
 //! The service as a client sees it.
 
 mod event_types;
+mod late_hours;
 mod stats;
 
 use axum::http::StatusCode;
@@ -12,6 +13,7 @@ const NOW: &str = "2026-03-10T12:00:30Z";
 const HOUR: &str = "/v1/stats/top?start=2026-03-10T09:00:00Z&end=2026-03-10T10:00:00Z";
 const SERIES: &str = "/v1/stats/series?type=a&granularity=minute\
                       &start=2026-03-10T09:00:00Z&end=2026-03-10T10:00:00Z";
+const LATE: &str = "/v1/late-hours?start=2026-03-10T00:00:00Z&end=2026-03-11T00:00:00Z";
 
 /// A deployment since 8 o'clock, all minutes closed up to 11:58 and retired up to 11:40, with the
 /// types `a`, `b` and `never`, and without rows.
@@ -53,6 +55,7 @@ async fn nothing_is_answered_without_a_token_that_allows_it() {
         ("GET", HOUR, None, [401, 401, 403, 403, 200, 200]),
         ("GET", SERIES, None, [401, 401, 403, 403, 200, 200]),
         ("GET", "/v1/stats/top", None, [401, 401, 403, 403, 400, 400]),
+        ("GET", LATE, None, [401, 401, 403, 403, 200, 200]),
         ("GET", types, None, [401, 401, 200, 200, 200, 200]),
         ("POST", types, post, [401, 401, 403, 403, 403, 201]),
         ("PATCH", one, patch, [401, 401, 403, 403, 403, 200]),
@@ -103,7 +106,9 @@ async fn a_read_token_without_the_raw_scope_is_told_what_it_lacks() {
 #[tokio::test]
 async fn another_method_is_refused_with_those_there_are() {
     let replica = world().replica();
-    for (path, allow) in [(HOUR, "GET,HEAD"), ("/v1/event-types", "GET,HEAD,POST")] {
+    for (path, allow) in
+        [(HOUR, "GET,HEAD"), (LATE, "GET,HEAD"), ("/v1/event-types", "GET,HEAD,POST")]
+    {
         let answer = send(&replica, request("DELETE", path, Some(ADMIN), None)).await;
         problem(&answer, StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed");
         assert_eq!(answer.header("allow"), allow);

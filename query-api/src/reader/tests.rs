@@ -6,6 +6,7 @@ use tally_model::clock::ManualClock;
 use tally_model::range::{Availability, Run};
 use tally_model::types::TypeId;
 use tally_sinks::counts::{PutCondition, Row};
+use tally_sinks::dirty::DirtyHour;
 
 use super::*;
 use crate::resolve::{Facts, resolve};
@@ -89,6 +90,81 @@ fn a_row_that_changes_between_manifest_and_vector_is_never_paired_with_the_old_o
     assert!(matches!(moved, ReadError::Moved { bucket: changed } if changed == bucket), "{moved}");
     // The snapshot was forgotten, so that the next attempt is right although no time has passed.
     assert_eq!(sum(&world, &reader, run).unwrap().0.counts(), [0, 159]);
+}
+
+/// The stretches of dirty hours that a range of the tenth of March touches, in hours of that day.
+fn dirty(reader: &Reader, start: &str, end: &str) -> Vec<(i64, i64)> {
+    let at = |time: &str| at(&format!("2026-03-10T{time}:00Z"));
+    let range = TimeRange::new(at(start), at(end)).unwrap();
+    let snapshot = reader.snapshot().unwrap();
+    let hour = |at_ms: i64| (at_ms - at("00:00")) / HOUR_MS;
+    let touched = reader.dirty(&snapshot, range).unwrap();
+    touched.spans().iter().map(|span| (hour(span.start_ms), hour(span.end_ms))).collect()
+}
+
+fn late() -> DirtyHour {
+    DirtyHour { late: 1, ..DirtyHour::default() }
+}
+
+#[test]
+fn dirty_hours_are_those_that_a_range_touches() {
+    let world = World::at(NOW);
+    for start in ["2026-03-10T08:00:00Z", "2026-03-10T09:00:00Z", "2026-03-10T11:00:00Z"] {
+        world.dirty(start, late());
+    }
+    let reader = reader(&world, 0);
+    // (start, end, stretches in hours)
+    type Case = (&'static str, &'static str, &'static [(i64, i64)]);
+    let cases: [Case; 6] = [
+        ("08:00", "12:00", &[(8, 10), (11, 12)]),
+        ("08:59", "09:00", &[(8, 9)]),
+        ("08:59", "09:01", &[(8, 10)]),
+        ("10:00", "11:00", &[]),
+        ("10:00", "11:01", &[(11, 12)]),
+        ("06:00", "08:00", &[]),
+    ];
+    for (start, end, want) in cases {
+        assert_eq!(dirty(&reader, start, end), want, "{start} to {end}");
+    }
+}
+
+#[test]
+fn dirty_hours_of_any_month_are_found_in_a_long_range() {
+    let world = World::at(NOW);
+    for start in ["2024-02-29T23:00:00Z", "2025-12-31T23:00:00Z", "2026-01-01T00:00:00Z"] {
+        world.dirty(start, late());
+    }
+    let reader = reader(&world, 0);
+    let range = TimeRange::new(at("2010-01-01T00:00:00Z"), at(NOW)).unwrap();
+    let touched = reader.dirty(&reader.snapshot().unwrap(), range).unwrap();
+    assert_eq!(touched.spans().len(), 2, "two hours meet at the turn of the year");
+    assert_eq!(touched.minutes(), 180);
+}
+
+#[test]
+fn a_dirty_hour_is_seen_within_a_second_and_not_looked_for_more_often() {
+    let world = World::at(NOW);
+    let reader = reader(&world, 0);
+    assert!(dirty(&reader, "09:00", "10:00").is_empty());
+    world.dirty("2026-03-10T09:00:00Z", late());
+    world.clock.advance(999);
+    assert!(dirty(&reader, "09:00", "10:00").is_empty(), "what was read still stands");
+    world.clock.advance(1);
+    assert_eq!(dirty(&reader, "09:00", "10:00"), [(9, 10)]);
+}
+
+/// A recount puts rows and then says that the hour is clean. A reader that learned that must not
+/// add the rows of before.
+#[test]
+fn dirty_hours_are_older_than_the_manifests_beside_them() {
+    for granularity in Granularity::ALL {
+        let world = World::at(NOW);
+        let reader = reader(&world, 0);
+        let snapshot = reader.snapshot().unwrap();
+        reader.manifest(&snapshot, Period::containing(granularity, at(NOW))).unwrap();
+        world.dirty("2026-03-10T09:00:00Z", late());
+        assert!(dirty(&reader, "09:00", "10:00").is_empty(), "{granularity}: read before");
+    }
 }
 
 /// One step of a random run.

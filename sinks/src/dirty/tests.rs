@@ -62,7 +62,7 @@ fn hours_are_listed_by_time_from_before_the_epoch_on_and_only_those_that_start_i
         (1..3 * HOUR_MS, &[]),
         (3 * HOUR_MS..3 * HOUR_MS + 1, &[3]),
         (HOUR_MS..HOUR_MS, &[]),
-        (HOUR_MS..0, &[]),
+        (Range { start: HOUR_MS, end: 0 }, &[]),
     ];
     for (range, want) in cases {
         let found: Vec<i64> =
