@@ -28,11 +28,12 @@ const DIRTY: Table = "dirty_hours";
 /// What is not in the counts of one hour, and up to where in the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirtyHour {
-    /// Events that came after the lateness of their bucket.
+    /// Events received after the lateness of their bucket; repeats are not in it.
     pub late: u64,
-    /// Events in time by their stamps, but read after their bucket was retired.
+    /// Events in time by their stamps, but read after their bucket was retired; repeats are not in
+    /// it.
     pub straggler: u64,
-    /// Stragglers whose repeats could not be told any more: their dedup bucket was dropped.
+    /// Copies of which nobody can tell whether they are repeats: their dedup bucket was dropped.
     pub past_window: u64,
     /// Records of the hour may be missing: retention removed them, or a put was withheld since it
     /// would have lowered a count.

@@ -96,7 +96,7 @@ fn summary(answer: &Value) -> String {
     let window = answer.get("window").cloned().unwrap_or_default();
     let total = answer.get("total").cloned().unwrap_or_default();
     format!(
-        "{} to {}: {hours} {}; {} late, {} stragglers, {} past the dedup window",
+        "{} to {}: {hours} {}; late {}, straggler {}, past the dedup window {}",
         text(&window, "start"),
         text(&window, "end"),
         if hours == 1 { "dirty hour" } else { "dirty hours" },
@@ -157,7 +157,7 @@ mod tests {
             "window": {"start": "A", "end": "B"}, "hours": [hour],
             "total": {"late": 2, "straggler": 0, "pastWindow": 1},
         });
-        let want = "A to B: 1 dirty hour; 2 late, 0 stragglers, 1 past the dedup window";
+        let want = "A to B: 1 dirty hour; late 2, straggler 0, past the dedup window 1";
         assert_eq!(summary(&answer), want);
     }
 }

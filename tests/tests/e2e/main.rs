@@ -6,6 +6,7 @@ mod bad_input;
 mod clients;
 mod crash;
 mod dedup;
+mod late;
 mod live;
 mod real_data;
 mod synthetic;
