@@ -25,6 +25,7 @@ mod serve;
 mod services;
 mod synth;
 mod target;
+mod torture;
 mod units;
 
 use std::process::ExitCode;
@@ -60,6 +61,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Keys(command) => ask::keys(command),
         Command::Config(ConfigCommand::Check(args)) => check_config(args),
         Command::Config(ConfigCommand::Show { config, output }) => show_config(config, *output),
+        Command::Torture(args) => torture::torture(args),
         Command::Bench(command) => bench::bench(command),
     }
 }

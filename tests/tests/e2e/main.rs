@@ -10,3 +10,4 @@ mod live;
 mod real_data;
 mod synthetic;
 mod tidy;
+mod torture;
