@@ -79,8 +79,8 @@ pub(crate) struct TortureArgs {
 /// A fault that the harness has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum KnownFault {
-    /// The row of one minute is never stored, although the store says so.
-    LosePut,
+    /// The row of one minute has an event too few.
+    Miscount,
 }
 
 /// `tally torture`.
@@ -137,7 +137,7 @@ fn one_seed(
     let schedule = Schedule::of(seed, args.kills);
     let site = child::Site::make(&folder, schedule.variables())?;
     match args.fault {
-        Some(KnownFault::LosePut) => site.faults.set(faults::LOSE_PUT, Some(""))?,
+        Some(KnownFault::Miscount) => site.faults.set(faults::MISCOUNT, Some(""))?,
         None => {}
     }
     let outcome = trial::run(&schedule, &site, clock, killed)?;

@@ -10,8 +10,9 @@
 //! DIR/reached       written by the process right before that: the name of the point
 //! DIR/store-away    while it exists, every call of the counts store fails as unavailable
 //! DIR/objects-away  while it exists, every call of the object store does
-//! DIR/lose-put      while it exists, one minute's row is never stored although the store says so;
-//!                   this is how the harness is shown to find a fault
+//! DIR/miscount      while it exists, one minute's row is stored with an event too few; this is how
+//!                   the harness is shown to find a fault. (A row that is not stored at all is found
+//!                   by the pipeline itself, which reads back what it put.)
 //! ```
 
 use std::fmt;
@@ -23,6 +24,7 @@ use anyhow::Context;
 use clap::Args;
 use tally_checkpoints::objects::ObjectStore;
 use tally_model::bucket::{Bucket, Period};
+use tally_model::types::TypeId;
 use tally_sinks::counts::{CountsStore, PutCondition, PutOutcome, Row, SmallRow};
 use tally_sinks::error::StoreError;
 
@@ -36,7 +38,7 @@ mod tests;
 pub(super) const CRASH_AT: &str = "crash-at";
 pub(super) const REACHED: &str = "reached";
 pub(super) const STORE_AWAY: &str = "store-away";
-pub(super) const LOSE_PUT: &str = "lose-put";
+pub(super) const MISCOUNT: &str = "miscount";
 const OBJECTS_AWAY: &str = "objects-away";
 
 /// Says where this process has to fail. Given by `tally torture` to the processes that it starts.
@@ -200,19 +202,25 @@ impl Plan {
         }
     }
 
-    /// The minute whose row is never stored: the first one with an event that was put while
-    /// `lose-put` was there. It stands in that file, so that it stays the same in later processes.
-    fn lost_minute(&self, puts: &[(Row, PutCondition)]) -> Option<Bucket> {
-        let path = self.folder.join(LOSE_PUT);
+    /// The minute that is miscounted: the first one with an event that was put while the file was
+    /// there. It stands in that file, so that it stays the same in later processes.
+    fn miscounted(&self, puts: &[(Row, PutCondition)]) -> Option<Bucket> {
+        let path = self.folder.join(MISCOUNT);
         let text = std::fs::read_to_string(&path).ok()?;
         if let Ok(start_ms) = text.trim().parse() {
             return Some(Bucket::minute(start_ms));
         }
-        let with_events = |(row, _): &&(Row, PutCondition)| row.vector.total().is_ok_and(|n| n > 0);
-        let bucket = puts.iter().find(with_events)?.0.small.bucket;
+        let (row, _) = puts.iter().find(|(row, _)| busiest(row).is_some())?;
+        let bucket = row.small.bucket;
         std::fs::write(&path, bucket.start_ms().to_string()).ok()?;
         Some(bucket)
     }
+}
+
+/// The slot with the most events, if there is any event.
+fn busiest(row: &Row) -> Option<(TypeId, u64)> {
+    let slots = (0..).map(TypeId).zip(row.vector.counts().iter().copied());
+    slots.max_by_key(|(_, count)| *count).filter(|(_, count)| *count > 0)
 }
 
 fn die() {
@@ -248,19 +256,19 @@ impl CrashingCounts {
         Err(StoreError::Unavailable { action, source: "the store is away on order".into() })
     }
 
-    /// Puts all rows but those of the minute that is to be lost, and says that all are stored.
-    fn put_but(
+    /// Puts all rows, those of the minute `wrong` with an event too few.
+    fn put_wrong(
         &self,
-        lost: Bucket,
+        wrong: Bucket,
         puts: &[(Row, PutCondition)],
     ) -> Vec<Result<PutOutcome, StoreError>> {
-        let is_lost = |(row, _): &&(Row, PutCondition)| row.small.bucket == lost;
-        let kept: Vec<_> = puts.iter().filter(|put| !is_lost(put)).cloned().collect();
-        let mut outcomes = self.inner.put_many(&kept).into_iter();
-        puts.iter()
-            .map(|put| if is_lost(&put) { None } else { outcomes.next() })
-            .map(|outcome| outcome.unwrap_or(Ok(PutOutcome::Stored)))
-            .collect()
+        let mut puts = puts.to_vec();
+        for (row, _) in puts.iter_mut().filter(|(row, _)| row.small.bucket == wrong) {
+            if let Some((slot, count)) = busiest(row) {
+                row.vector.set(slot, count - 1);
+            }
+        }
+        self.inner.put_many(&puts)
     }
 }
 
@@ -272,9 +280,9 @@ impl CountsStore for CrashingCounts {
                 .map(|_| self.here("put rows").map(|()| PutOutcome::Stored))
                 .collect();
         }
-        let outcomes = match self.plan.lost_minute(puts) {
+        let outcomes = match self.plan.miscounted(puts) {
             None => self.inner.put_many(puts),
-            Some(lost) => self.put_but(lost, puts),
+            Some(wrong) => self.put_wrong(wrong, puts),
         };
         if outcomes.iter().any(|outcome| matches!(outcome, Ok(PutOutcome::Stored))) {
             self.plan.reach(Point::BetweenPutAndAck);

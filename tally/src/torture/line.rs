@@ -48,6 +48,8 @@ pub(super) struct Line {
     node: Mutex<Option<Arc<Reachable>>>,
     /// The latest life in which a client's events were acknowledged.
     acknowledged: AtomicU64,
+    /// Whether a reader has seen a count other than zero.
+    read: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -70,6 +72,15 @@ impl Line {
     /// Whether events were acknowledged in this life or a later one.
     pub(super) fn is_acknowledged(&self, life: u64) -> bool {
         self.acknowledged.load(Ordering::SeqCst) >= life
+    }
+
+    /// Notes that a reader has seen a count other than zero.
+    pub(super) fn note_read(&self) {
+        self.read.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_read(&self) -> bool {
+        self.read.load(Ordering::SeqCst)
     }
 
     /// Sends the clients home.

@@ -3,6 +3,7 @@
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
+use tally_model::bucket::Granularity;
 use tally_model::rules::{DedupRule, Timing};
 
 use super::faults::{CrashAt, Point};
@@ -11,7 +12,7 @@ use crate::config::Layers;
 /// How long the counts store is away once in each seed: about ten checkpoints.
 pub(super) const AWAY_MS: i64 = 10_000;
 /// How long a node may run on when its crash point does not come.
-pub(super) const PATIENCE_MS: i64 = 4_000;
+const PATIENCE_MS: i64 = 4_000;
 
 /// A life that is to be shorter than this may be cut short within its start.
 pub(super) const EARLY_MS: i64 = 1_000;
@@ -45,7 +46,7 @@ pub(super) struct Schedule {
     pub(super) timing: Timing,
     /// One life for each kill, in order.
     pub(super) lives: Vec<Life>,
-    /// Index of the life at whose start the counts store goes away.
+    /// Index of the life from which on the counts store goes away when the next minute closes.
     pub(super) away_from: usize,
     /// Workers of the last life, which is ended with SIGTERM, and of the bounded run after it.
     pub(super) last_workers: [u16; 2],
@@ -79,6 +80,30 @@ impl Schedule {
         let last = other_workers(workers, &mut rng);
         let last_workers = [last, other_workers(last, &mut rng)];
         Self { seed, partitions, dedup, timing, lives, away_from, last_workers }
+    }
+
+    /// How long a node that starts at `now_ms` may live beyond its time, in ms, because its crash
+    /// point has not come. Rows are put when a minute closes, at the latest.
+    pub(super) fn patience_ms(&self, life: &Life, now_ms: i64) -> i64 {
+        match life.crash.map(|crash| crash.point) {
+            None => 0,
+            Some(Point::BetweenPutAndAck) => {
+                (self.next_close_ms(now_ms) - now_ms - life.run_ms).max(0) + PATIENCE_MS
+            }
+            Some(_) => PATIENCE_MS,
+        }
+    }
+
+    /// How long after `now_ms` the counts store goes away, in ms, so that it is away when a minute
+    /// closes.
+    pub(super) fn away_in_ms(&self, now_ms: i64) -> i64 {
+        (self.next_close_ms(now_ms) - now_ms - AWAY_MS / 3).max(0)
+    }
+
+    /// When the next minute closes.
+    fn next_close_ms(&self, now_ms: i64) -> i64 {
+        let delay_ms = self.timing.watermark_delay_ms;
+        Granularity::Minute.ceil(now_ms - delay_ms) + delay_ms
     }
 
     /// The settings of the deployment, as variables of its processes' environment.
@@ -188,6 +213,36 @@ mod tests {
             let workers: Vec<u16> = workers.chain(schedule.last_workers).collect();
             assert!(workers.iter().all(|workers| (1..=4).contains(workers)), "{workers:?}");
             assert!(workers.windows(2).all(|pair| pair[0] != pair[1]), "{workers:?}");
+        }
+    }
+
+    #[test]
+    fn a_crash_at_a_put_waits_for_the_next_minute_to_close() {
+        let schedule = Schedule::of(1, 1);
+        let life = |point: Option<Point>| Life {
+            workers: 1,
+            crash: point.map(|point| CrashAt { point, occurrence: 1 }),
+            run_ms: 5_000,
+            meddle: false,
+        };
+        for (point, now_ms, want) in [
+            (None, 0, 0),
+            (Some(Point::BeforeUpload), 0, PATIENCE_MS),
+            // The minute before closes in a second, the next one in half a minute.
+            (Some(Point::BetweenPutAndAck), 0, PATIENCE_MS),
+            (Some(Point::BetweenPutAndAck), 31_000, 25_000 + PATIENCE_MS),
+        ] {
+            assert_eq!(schedule.patience_ms(&life(point), now_ms), want, "{point:?} {now_ms}");
+        }
+    }
+
+    #[test]
+    fn the_store_is_away_when_a_minute_closes() {
+        let schedule = Schedule::of(1, 1);
+        for now_ms in (0..120_000).step_by(500) {
+            let from_ms = now_ms + schedule.away_in_ms(now_ms);
+            let closes_ms = schedule.next_close_ms(now_ms);
+            assert!((from_ms..from_ms + AWAY_MS / 2).contains(&closes_ms), "{now_ms}");
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde_json::json;
+use tally_model::bucket::MINUTE_MS;
 use tally_model::clock::Clock;
 use tally_model::ids::EventId;
 
@@ -14,7 +15,7 @@ use super::child::{Node, Site, was_killed};
 use super::faults::{CRASH_AT, CrashAt, Point, REACHED, STORE_AWAY};
 use super::line::{CloseOnDrop, Line, Reachable};
 use super::meddle::meddle;
-use super::schedule::{AWAY_MS, EARLY_MS, Life, PATIENCE_MS, Schedule};
+use super::schedule::{AWAY_MS, EARLY_MS, Life, Schedule};
 use super::traffic::{TYPES, Traffic};
 use super::verify::verify;
 use super::watcher::Watcher;
@@ -77,7 +78,7 @@ pub(super) fn run(
         outcome: Outcome { seed: schedule.seed, ..Outcome::default() },
         life: 0,
         registered: false,
-        away_until_ms: None,
+        store: Store::Stays,
         ended_at_ms: None,
     };
     let on_time_ms = schedule.timing.watermark_delay_ms + schedule.timing.lateness_ms;
@@ -109,6 +110,17 @@ pub(super) fn run(
     Ok(trial.outcome)
 }
 
+/// Where the counts store is; times in ms on the monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Store {
+    /// There, until then.
+    LeavesAt(i64),
+    /// Away, until then.
+    ReturnsAt(i64),
+    /// There.
+    Stays,
+}
+
 struct Trial<'a> {
     schedule: &'a Schedule,
     site: &'a Site,
@@ -120,8 +132,7 @@ struct Trial<'a> {
     life: u64,
     /// Whether the event types are registered; the deployment is complete then.
     registered: bool,
-    /// When the counts store comes back, on the monotonic clock.
-    away_until_ms: Option<i64>,
+    store: Store,
     /// When the last process ended, on the monotonic clock.
     ended_at_ms: Option<i64>,
 }
@@ -131,8 +142,8 @@ impl Trial<'_> {
     fn live(&mut self, killed: &dyn Fn()) -> Result<(), Stop> {
         for (index, life) in self.schedule.lives.iter().enumerate() {
             if index == self.schedule.away_from {
-                self.site.faults.set(STORE_AWAY, Some(""))?;
-                self.away_until_ms = Some(self.clock.monotonic_ms() + AWAY_MS);
+                let in_ms = self.schedule.away_in_ms(self.clock.now_ms());
+                self.store = Store::LeavesAt(self.clock.monotonic_ms() + in_ms);
             }
             let mut node = self.start(life.workers, life.crash)?;
             let cause = match self.until_end(&mut node, life)? {
@@ -161,7 +172,7 @@ impl Trial<'_> {
     /// Watches a node until it ends itself at its crash point or it is time to kill it.
     fn until_end(&mut self, node: &mut Node, life: &Life) -> Result<Option<Point>, Stop> {
         let started_ms = self.clock.monotonic_ms();
-        let patience_ms = if life.crash.is_some() { PATIENCE_MS } else { 0 };
+        let run_ms = life.run_ms + self.schedule.patience_ms(life, self.clock.now_ms());
         loop {
             if let Some(point) = self.ended(node)? {
                 return Ok(Some(point));
@@ -169,14 +180,18 @@ impl Trial<'_> {
             let well = self.look(node)?;
             let lived_ms = self.clock.monotonic_ms() - started_ms;
             // A start that is not to be cut short has to show first how long it takes.
-            if lived_ms >= life.run_ms + patience_ms && (well || life.run_ms < EARLY_MS) {
+            if lived_ms >= run_ms && (well || life.run_ms < EARLY_MS) {
                 return Ok(None);
             }
-            self.pause(lived_ms)?;
+            if lived_ms > GIVE_UP_MS && !well {
+                return Err(self.by_itself("a node acknowledged no event"));
+            }
+            std::thread::park_timeout(LOOK_EVERY);
         }
     }
 
-    /// Watches the last node until it has run for a while with everything in its place.
+    /// Watches the last node until it has run for a while with everything in its place: the counts
+    /// store is back, and a reader has seen counts.
     fn until_well(&mut self, node: &mut Node) -> Result<(), Stop> {
         let started_ms = self.clock.monotonic_ms();
         let mut well_since_ms = None;
@@ -185,13 +200,17 @@ impl Trial<'_> {
                 return Err(self.by_itself("a node ended itself without being told to"));
             }
             let now_ms = self.clock.monotonic_ms();
-            if self.look(node)? && self.away_until_ms.is_none() {
+            if self.look(node)? && self.store == Store::Stays && self.line.is_read() {
                 let since_ms = *well_since_ms.get_or_insert(now_ms);
                 if now_ms - since_ms >= LAST_LIFE_MS {
                     return Ok(());
                 }
             }
-            self.pause(now_ms - started_ms)?;
+            // The first whole minute may still have to pass.
+            if well_since_ms.is_none() && now_ms - started_ms > GIVE_UP_MS + 2 * MINUTE_MS {
+                return Err(self.by_itself("no event was acknowledged, or no count was readable,"));
+            }
+            std::thread::park_timeout(LOOK_EVERY);
         }
     }
 
@@ -211,9 +230,17 @@ impl Trial<'_> {
 
     /// Does what is due. Returns whether the node has acknowledged an event.
     fn look(&mut self, node: &Node) -> Result<bool, Stop> {
-        if self.away_until_ms.is_some_and(|until_ms| self.clock.monotonic_ms() >= until_ms) {
-            self.site.faults.set(STORE_AWAY, None)?;
-            self.away_until_ms = None;
+        let now_ms = self.clock.monotonic_ms();
+        match self.store {
+            Store::LeavesAt(at_ms) if now_ms >= at_ms => {
+                self.site.faults.set(STORE_AWAY, Some(""))?;
+                self.store = Store::ReturnsAt(now_ms + AWAY_MS);
+            }
+            Store::ReturnsAt(at_ms) if now_ms >= at_ms => {
+                self.site.faults.set(STORE_AWAY, None)?;
+                self.store = Store::Stays;
+            }
+            Store::LeavesAt(_) | Store::ReturnsAt(_) | Store::Stays => {}
         }
         if self.line.node().is_none()
             && let Some(ready) = node.ready()
@@ -231,18 +258,6 @@ impl Trial<'_> {
             self.outcome.restarts_ms.push(self.clock.monotonic_ms() - ended_at_ms);
         }
         Ok(true)
-    }
-
-    fn pause(&self, lived_ms: i64) -> Result<(), Stop> {
-        let is_well = self.line.is_acknowledged(self.life) && self.away_until_ms.is_none();
-        if lived_ms > GIVE_UP_MS && !is_well {
-            return Err(self.by_itself(&format!(
-                "a node has not acknowledged an event {} s after its start",
-                lived_ms / 1_000
-            )));
-        }
-        std::thread::park_timeout(LOOK_EVERY);
-        Ok(())
     }
 
     /// Kills a node. It may have reached its own end at the same moment.

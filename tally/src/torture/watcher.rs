@@ -36,6 +36,9 @@ impl Watcher {
                     // A node that is going down answers nothing; the next one will.
                     if let Some(answer) = ask(&node, name, from_ms, until_ms) {
                         self.take(name, &answer);
+                        if self.seen.values().any(|count| *count > 0) {
+                            line.note_read();
+                        }
                     }
                 }
             }

@@ -32,7 +32,7 @@ fn two_seeds_with_five_kills_each_do_not_differ() {
 }
 
 #[test]
-fn a_row_that_the_store_lost_is_found_and_named() {
+fn a_count_that_is_wrong_by_one_is_found_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("torture");
     let run = tally(&[
@@ -44,15 +44,15 @@ fn a_row_that_the_store_lost_is_found_and_named() {
         "--kills",
         "1",
         "--fault",
-        "lose-put",
+        "miscount",
         "--dir",
         dir.to_str().unwrap(),
     ]);
     assert_eq!(run.code, 1, "{}{}", run.stdout, run.stderr);
     let last = run.stdout.lines().last().unwrap();
-    assert!(last.starts_with("seed 2 differs: ") && last.contains("has no row"), "{last}");
+    let wrong = std::fs::read_to_string(dir.join("seed-2/faults/miscount")).unwrap();
+    let minute = tally_tests::time(wrong.parse().unwrap());
+    assert!(last.starts_with(&format!("seed 2 differs: {minute} page_view has ")), "{last}");
     assert!(last.ends_with("run it again with tally torture --seeds 1 --first-seed 2 --kills 1"));
-    let lost = std::fs::read_to_string(dir.join("seed-2/faults/lose-put")).unwrap();
-    let minute = tally_tests::time(lost.parse().unwrap());
-    assert!(run.stdout.contains(&format!("{minute} page_view has 0 instead of ")));
+    assert!(run.stdout.contains("1 difference\n"), "{}", run.stdout);
 }
