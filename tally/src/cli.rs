@@ -5,7 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::output::Format;
+use crate::torture::FaultArgs;
 use crate::units::duration_argument;
+
+mod registry;
+
+pub(crate) use registry::{KeysCommand, KindArg, TypesCommand};
 
 /// Exact event counts per type and minute: events in over HTTP, top-K out in milliseconds.
 #[derive(Debug, Parser)]
@@ -62,6 +67,9 @@ pub(crate) enum Command {
     /// Look at the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Kill a deployment again and again, and hold its counts against an independent model.
+    #[command(after_help = crate::torture::HELP)]
+    Torture(crate::torture::TortureArgs),
     /// Measure.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -107,6 +115,8 @@ pub(crate) struct UpArgs {
     /// Start although retention has removed records that no row was checked against.
     #[arg(long)]
     pub(crate) accept_hole: bool,
+    #[command(flatten)]
+    pub(crate) faults: FaultArgs,
 }
 
 #[derive(Args, Debug)]
@@ -125,6 +135,8 @@ pub(crate) struct WorkerArgs {
     /// Start although retention has removed records that no row was checked against.
     #[arg(long)]
     pub(crate) accept_hole: bool,
+    #[command(flatten)]
+    pub(crate) faults: FaultArgs,
     /// Form of the report.
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) output: Format,
@@ -224,85 +236,6 @@ pub(crate) struct SeriesArgs {
     /// Form of the answer.
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) output: Format,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum TypesCommand {
-    /// List the registered event types.
-    List {
-        #[command(flatten)]
-        target: TargetArgs,
-        /// Form of the answer.
-        #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
-    },
-    /// Register an event type: it counts in its own slot from now on.
-    Add {
-        /// The name, as clients send it.
-        name: String,
-        /// Who answers for it.
-        #[arg(long)]
-        owner: Option<String>,
-        /// Its properties may hold personal data.
-        #[arg(long)]
-        pii: bool,
-        #[command(flatten)]
-        target: TargetArgs,
-    },
-    /// Mark a type as deprecated: it keeps its slot and still counts, senders are warned.
-    Deprecate {
-        /// The name.
-        name: String,
-        #[command(flatten)]
-        target: TargetArgs,
-    },
-    /// Undo a deprecation.
-    Activate {
-        /// The name.
-        name: String,
-        #[command(flatten)]
-        target: TargetArgs,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum KeysCommand {
-    /// List keys and tokens. Secrets cannot be shown: only their digests are stored.
-    List {
-        #[command(flatten)]
-        target: TargetArgs,
-        /// Form of the answer.
-        #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
-    },
-    /// Make a key or token; its secret is printed once.
-    Create {
-        /// What it opens.
-        #[arg(long, value_enum)]
-        kind: KindArg,
-        /// What it is for.
-        #[arg(long)]
-        name: String,
-        #[command(flatten)]
-        target: TargetArgs,
-    },
-    /// Revoke a key or token; collectors and query services forget it within ten seconds.
-    Revoke {
-        /// Its number in `tally keys list`.
-        number: u32,
-        #[command(flatten)]
-        target: TargetArgs,
-    },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum KindArg {
-    /// Sends events.
-    Write,
-    /// Asks for statistics.
-    Read,
-    /// Manages types and keys.
-    Admin,
 }
 
 #[derive(Debug, Subcommand)]

@@ -22,6 +22,7 @@ use crate::failure::{Exit, Failure};
 use crate::output::{self, Format};
 use crate::process;
 use crate::target::load_settings;
+use crate::torture::Faults;
 
 /// `tally worker`.
 pub(crate) fn worker(args: &WorkerArgs) -> Result<(), Failure> {
@@ -33,7 +34,7 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<(), Failure> {
     let clock = Arc::new(SystemClock::new());
     let deployment = Deployment::open(&args.data_dir, Missing::Refuse, &settings, clock)?;
     deployment.set_origin()?;
-    let report = bounded(&deployment, &settings, args.accept_hole)?;
+    let report = bounded(&deployment, &settings, args.accept_hole, &Faults::read(&args.faults)?)?;
     print(&report, args.output)?;
     let totals = &report.totals;
     let left_out = totals.late + totals.straggler + totals.past_window;
@@ -58,9 +59,11 @@ pub(crate) fn bounded(
     deployment: &Deployment,
     settings: &Settings,
     accept_hole: bool,
+    faults: &Faults,
 ) -> Result<CountReport, Failure> {
     let progress = Arc::new(CountProgress::default());
-    let parts = parts(deployment, claim(deployment)?, Arc::clone(&progress), Arc::default())?;
+    let parts =
+        parts(deployment, claim(deployment)?, Arc::clone(&progress), Arc::default(), faults)?;
     let options = options(deployment, settings, Mode::Bounded, accept_hole);
     let total = records_to_read(deployment)?;
     let bar = bar(total, "counting");
@@ -90,10 +93,11 @@ pub(crate) fn parts(
     generation: Generation,
     progress: Arc<CountProgress>,
     stop: Arc<StopSignal>,
+    faults: &Faults,
 ) -> Result<CountParts, Failure> {
     Ok(CountParts {
         log: deployment.event_log(),
-        counts: Arc::clone(&deployment.counts),
+        counts: faults.counts(Arc::clone(&deployment.counts)),
         meta: Arc::clone(&deployment.meta),
         segments: dedup_segments(deployment)?,
         mixer: deployment.mixer(),

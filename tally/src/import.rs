@@ -106,7 +106,7 @@ fn into_folder(dir: &Path, args: &ImportArgs) -> Result<Report, Failure> {
         ReceivedAtArg::EventTime => history(lines, args, &deployment, &settings)?,
     };
     if args.wait {
-        count::bounded(&deployment, &settings, false)?;
+        count::bounded(&deployment, &settings, false, &crate::torture::Faults::default())?;
     }
     Ok(report)
 }

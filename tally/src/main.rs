@@ -26,6 +26,7 @@ mod serve;
 mod services;
 mod synth;
 mod target;
+mod torture;
 mod units;
 
 use std::process::ExitCode;
@@ -62,6 +63,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Late(command) => late::late(command),
         Command::Config(ConfigCommand::Check(args)) => check_config(args),
         Command::Config(ConfigCommand::Show { config, output }) => show_config(config, *output),
+        Command::Torture(args) => torture::torture(args),
         Command::Bench(command) => bench::bench(command),
     }
 }

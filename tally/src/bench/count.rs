@@ -14,6 +14,7 @@ use crate::deployment::{Deployment, Missing};
 use crate::failure::{Exit, Failure};
 use crate::output;
 use crate::target::load_settings;
+use crate::torture::Faults;
 
 pub(super) fn run(args: &BenchCountArgs) -> Result<(), Failure> {
     let workers = i64::from(args.workers);
@@ -32,7 +33,8 @@ pub(super) fn run(args: &BenchCountArgs) -> Result<(), Failure> {
         options.stages = stages;
         let progress = Arc::new(CountProgress::default());
         let generation = count::claim(&deployment)?;
-        let parts = count::parts(&deployment, generation, progress, Arc::default())?;
+        let faults = Faults::default();
+        let parts = count::parts(&deployment, generation, progress, Arc::default(), &faults)?;
         let mut more = serde_json::Map::new();
         let mut row: Row = measure(name, || {
             let report = tally_dataflow::run(parts, options).map_err(count::failure)?;

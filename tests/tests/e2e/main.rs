@@ -11,3 +11,4 @@ mod live;
 mod real_data;
 mod synthetic;
 mod tidy;
+mod torture;
