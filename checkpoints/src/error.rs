@@ -5,7 +5,7 @@ use std::io;
 use tally_model::ids::Shard;
 use tally_model::revision::Generation;
 
-use crate::layout::CheckpointId;
+use crate::layout::{CheckpointId, SavepointName};
 use crate::objects::{ObjectError, ObjectName};
 
 /// Why a checkpoint could not be written, read or collected.
@@ -73,6 +73,12 @@ pub enum CheckpointError {
     Conflict {
         /// The object.
         name: ObjectName,
+    },
+    /// The name belongs to another checkpoint: choose another one, or remove that savepoint.
+    #[error("savepoint {name} exists already")]
+    SavepointExists {
+        /// The name.
+        name: SavepointName,
     },
     /// The caller named a segment that is not of this generation or one before.
     #[error("{name:?} is no segment name of generation {own} or one before")]

@@ -44,7 +44,7 @@
 //!     totals: Totals::from([("counted".to_owned(), 500)]),
 //! };
 //! checkpoint.put(part, &mut |_name| Ok(b"sorted ids".to_vec()))?;
-//! checkpoint.finish(None)?;
+//! checkpoint.finish()?;
 //!
 //! // ... and the next one, on any number of workers, starts from it.
 //! let (mut writer, restored) = Writer::open(Arc::clone(&objects), options(2), &Origin::Newest)?;

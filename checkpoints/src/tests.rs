@@ -84,7 +84,10 @@ fn write(
     let next_offsets = [(0, id.epoch * 10)].into();
     let mut pending = writer.begin(Cut { epoch: id.epoch, next_offsets, ..Cut::default() })?;
     put_all(&mut pending, id, segments)?;
-    let (written, uploaded) = pending.finish(savepoint)?;
+    let (written, uploaded) = pending.finish()?;
+    if let Some(name) = savepoint {
+        writer.keep(name)?;
+    }
     assert_eq!(written, id);
     Ok(uploaded)
 }
@@ -238,7 +241,7 @@ fn a_savepoint_is_kept_until_it_is_removed_and_can_be_started_from() {
     let segments = check(objects.as_ref(), &restored.unwrap());
     assert_eq!(segments, one_each(1, 1));
     let taken = write(&mut writer, id(2, 9), &segments, Some(&name));
-    assert!(matches!(taken, Err(CheckpointError::Conflict { .. })), "{taken:?}");
+    assert!(matches!(taken, Err(CheckpointError::SavepointExists { .. })), "{taken:?}");
     assert_eq!(newest(objects.as_ref()), Some(id(2, 9)), "the checkpoint itself was written");
 
     memory.damage(&layout::savepoint(&name), |bytes| bytes[9] ^= 1);
@@ -380,7 +383,7 @@ fn parts_that_make_no_whole_checkpoint_are_refused() {
     }
     let other_content = put(1, &segment(1, 0, 5));
     assert!(other_content.is_ok(), "the same segment may be named by several");
-    let missing = pending.finish(None);
+    let missing = pending.finish();
     assert!(matches!(missing, Err(CheckpointError::Parts { shard: Shard(2), .. })));
     assert_eq!(newest(objects.as_ref()), Some(id(1, 5)));
 }

@@ -155,6 +155,20 @@ impl Writer {
         })
     }
 
+    /// Keeps the last checkpoint as a savepoint, see [`keep_as_savepoint`].
+    ///
+    /// # Errors
+    /// As [`keep_as_savepoint`], and [`CheckpointError::TakenOver`].
+    pub fn keep(&self, name: &SavepointName) -> Result<(), CheckpointError> {
+        let last = self.last.unwrap_or_default();
+        let kept = keep_as_savepoint(self.objects.as_ref(), last, name);
+        if matches!(kept, Err(CheckpointError::NotFound { .. })) {
+            // Only a later start can have removed it.
+            self.refuse_if_taken_over()?;
+        }
+        kept
+    }
+
     /// The last checkpoint written, before that the one restored.
     #[must_use]
     pub const fn last(&self) -> Option<CheckpointId> {
@@ -205,18 +219,13 @@ impl Pending<'_> {
         Ok(())
     }
 
-    /// Writes the manifest, after which the checkpoint counts; and keeps it as a savepoint, if a
-    /// name is given.
+    /// Writes the manifest, after which the checkpoint counts.
     ///
     /// # Errors
     /// [`CheckpointError::Parts`] if a shard is missing; [`CheckpointError::TakenOver`];
-    /// [`CheckpointError::Conflict`] if a savepoint of that name exists, in which case the
-    /// checkpoint itself is written; [`CheckpointError::Objects`], also if it is unknown whether
-    /// the manifest was written, which is no danger.
-    pub fn finish(
-        self,
-        savepoint: Option<&SavepointName>,
-    ) -> Result<(CheckpointId, Uploaded), CheckpointError> {
+    /// [`CheckpointError::Objects`], also if it is unknown whether the manifest was written, which
+    /// is no danger.
+    pub fn finish(self) -> Result<(CheckpointId, Uploaded), CheckpointError> {
         let missing = self.writer.options.shards.all().find(|of| !self.shards.contains_key(of));
         if let Some(shard) = missing {
             return Err(self.wrong(shard));
@@ -233,9 +242,6 @@ impl Pending<'_> {
         writer.refuse_if_taken_over()?;
         put_once(writer.objects.as_ref(), &layout::manifest(id), &bytes)?;
         writer.go_on_from(&manifest);
-        if let Some(name) = savepoint {
-            put_once(writer.objects.as_ref(), &layout::savepoint(name), &bytes)?;
-        }
         Ok((id, uploaded))
     }
 
@@ -278,6 +284,30 @@ impl Pending<'_> {
         self.uploaded.objects += 1;
         self.uploaded.bytes += entry.bytes;
         Ok(entry)
+    }
+}
+
+/// Keeps a checkpoint under a name until [`remove_savepoint`]. Nobody may collect meanwhile: call it
+/// from the process that writes, or when none does. Repeating it with the same checkpoint is
+/// harmless.
+///
+/// # Errors
+/// [`CheckpointError::SavepointExists`], [`CheckpointError::NotFound`] if there is no such
+/// checkpoint, and [`CheckpointError::Objects`].
+pub fn keep_as_savepoint(
+    objects: &dyn ObjectStore,
+    id: CheckpointId,
+    name: &SavepointName,
+) -> Result<(), CheckpointError> {
+    let manifest = layout::manifest(id);
+    let Some(bytes) = objects.read(&manifest)? else {
+        return Err(CheckpointError::NotFound { name: manifest });
+    };
+    match put_once(objects, &layout::savepoint(name), &bytes) {
+        Err(CheckpointError::Conflict { .. }) => {
+            Err(CheckpointError::SavepointExists { name: name.clone() })
+        }
+        other => other,
     }
 }
 

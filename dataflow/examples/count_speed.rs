@@ -62,6 +62,8 @@ fn main() {
             counts: Arc::new(MemoryCounts::default()),
             meta: Arc::new(MemoryMeta::default()),
             segments: Arc::new(MemoryStore),
+            checkpoints: None,
+            savepoints: Arc::default(),
             mixer: IdMixer::new([7; 16]),
             clock: Arc::clone(&clock),
             writer: WriterId(number),

@@ -3,8 +3,8 @@
 //! Routing: batches meet at their shard's owner; reports go to all workers. Time: what goes out for
 //! epoch `e` carries `e`, what is taken back for it `e + 1`, so that the last row of a minute is
 //! seen before it goes. Emits: once both inputs have passed `e`, for each epoch with a report.
-//! Holds: a capability for each such epoch, until it is settled; none for batches, which are taken
-//! in as they come.
+//! Holds: a capability for each such epoch, until it is settled, and frozen if it is a cut; none for
+//! batches, which are taken in as they come.
 //!
 //! Invariant T-1 of ARCHITECTURE.md.
 
@@ -31,6 +31,9 @@ use crate::shared::Shared;
 
 #[cfg(test)]
 mod tests;
+
+/// How often the dedup state's figures are shown, in ms.
+const STATS_EVERY: Epoch = 1_000;
 
 /// The reports of one epoch and the right to answer them.
 struct Waiting {
@@ -67,6 +70,7 @@ pub(crate) fn combine<'scope>(
     let mut horizons_out = OutputBuilder::<_, CapacityContainerBuilder<_>>::from(horizons_out);
     builder.build(move |_initial_capabilities| {
         let mut waiting: BTreeMap<Epoch, Waiting> = BTreeMap::new();
+        let mut show_stats_at = 0;
         move |frontiers| {
             // In the order in which they were sent, whatever their stamps: log order decides which
             // copy of an event is the first.
@@ -93,8 +97,19 @@ pub(crate) fn combine<'scope>(
                 && has_passed(frontiers, *oldest.key())
             {
                 let (epoch, held) = oldest.remove_entry();
+                if let Some(stored_up_to_ms) = shared.parts.progress.retired_up_to_ms() {
+                    counts.forget(stored_up_to_ms);
+                }
                 let settled = counts.settle(epoch, held.reports);
                 shared.parts.progress.show_watermark(settled.watermark_ms);
+                // The capability is still held: sources go on only once every worker was here.
+                if shared.cuts.announced() == Some(epoch) {
+                    shared.cuts.take_worker(worker, counts.freeze());
+                }
+                if epoch >= show_stats_at {
+                    show_stats_at = epoch + STATS_EVERY;
+                    shared.parts.progress.show_dedup(worker, counts.dedup_stats());
+                }
                 horizons.session(&held.horizons).give(settled.horizon);
                 partials.session(&held.partials).give_iterator(added(&settled, epoch));
                 let later = epoch + 1;

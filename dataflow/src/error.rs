@@ -2,7 +2,9 @@
 
 use std::fmt;
 
+use tally_checkpoints::CheckpointError;
 use tally_eventlog::{LogError, Offset, Partition};
+use tally_model::ids::Shard;
 use tally_model::revision::{Generation, RevisionError};
 use tally_operators::dedup::SegmentError;
 use tally_sinks::error::StoreError;
@@ -28,12 +30,30 @@ impl fmt::Display for MissingRange {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CountError {
-    /// There are rows, and records that they were made from are gone: start with `accept_hole`,
+    /// Records are gone before they were counted, and there are rows or a checkpoint: start with `accept_hole`,
     /// which never lowers a stored count, or recount elsewhere.
     #[error("counting anew would come out short: {}", list(ranges))]
     Hole {
         /// What is gone.
         ranges: Vec<MissingRange>,
+    },
+    /// The checkpoint was made from more records than the log holds: put the log back from a copy,
+    /// or start from an older checkpoint.
+    #[error("the checkpoint goes on behind the end of the log: {}", list(ranges))]
+    LogShort {
+        /// What the checkpoint has counted and the log lacks.
+        ranges: Vec<MissingRange>,
+    },
+    /// There is no checkpoint to start from, or the last one could not be written.
+    #[error("cannot use the checkpoints")]
+    Checkpoint(#[source] CheckpointError),
+    /// A shard's state in the checkpoint cannot be read by this release.
+    #[error("the state of shard {} in the checkpoint cannot be used: {reason}", shard.0)]
+    State {
+        /// The shard.
+        shard: Shard,
+        /// What is wrong with it.
+        reason: String,
     },
     /// A later start of the deployment writes now: stop, and do not start again.
     #[error("generation {ours} was replaced by generation {theirs}")]
@@ -67,6 +87,17 @@ pub enum CountError {
         /// Which thread.
         thread: String,
     },
+}
+
+impl From<CheckpointError> for CountError {
+    fn from(error: CheckpointError) -> Self {
+        match error {
+            CheckpointError::TakenOver { own, greater } => {
+                Self::Fenced { ours: own, theirs: greater }
+            }
+            other => Self::Checkpoint(other),
+        }
+    }
 }
 
 fn list(ranges: &[MissingRange]) -> String {

@@ -34,6 +34,8 @@
 //!     counts: Arc::new(MemoryCounts::default()),
 //!     meta: Arc::new(MemoryMeta::default()),
 //!     segments: Arc::new(MemoryStore),
+//!     checkpoints: None,
+//!     savepoints: Arc::default(),
 //!     mixer: IdMixer::new([7; 16]),
 //!     clock,
 //!     writer: WriterId(1),
@@ -47,17 +49,25 @@
 //! # Ok::<(), tally_dataflow::CountError>(())
 //! ```
 
+mod checkpoint_progress;
 mod combine;
+mod cuts;
 mod decide;
+mod dirty_notes;
 mod error;
+mod freshness;
+mod frozen;
 mod global;
 mod horizon;
+mod late_hours;
 mod local;
 mod options;
 mod outbox;
 mod progress;
 mod reading;
+mod restore;
 mod run;
+mod savepoints;
 mod shard;
 mod shared;
 mod sink;
@@ -65,13 +75,19 @@ mod source;
 mod stop;
 #[cfg(test)]
 mod testing;
+mod totals;
+mod uploader;
 mod writer;
 
+pub use checkpoint_progress::CheckpointProgress;
 pub use error::{CountError, MissingRange};
-pub use options::{CountOptions, CountParts, Mode, Stages};
-pub use progress::{CountProgress, RowTotals, Totals};
+pub use freshness::{FRESHNESS_BOUNDS_MS, Freshness};
+pub use options::{CheckpointParts, CountOptions, CountParts, Mode, Stages};
+pub use progress::{CountProgress, RowTotals};
 pub use run::{CountReport, run};
+pub use savepoints::{SavepointError, Savepoints};
 pub use stop::StopSignal;
+pub use totals::Totals;
 
 /// The timely timestamp: coarse processing time in ms since the Unix epoch.
 type Epoch = u64;

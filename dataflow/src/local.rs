@@ -5,21 +5,20 @@
 //! by epoch, so all of them close, restate and retire a minute at the same epoch.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use tally_model::bucket::MINUTE_MS;
-use tally_model::ids::Shard;
 use tally_model::rules::Timing;
-use tally_operators::dedup::{DedupOptions, SegmentError, SegmentStore, Verdict};
+use tally_operators::dedup::{DedupStats, SegmentError, Verdict};
 use tally_operators::watermark::{GlobalWatermark, WatermarkReport};
 use tally_operators::windows::Deltas;
 
 use crate::Epoch;
+use crate::cuts::WorkerCut;
 use crate::horizon::{Horizon, minute_end};
 use crate::options::CountOptions;
-use crate::progress::Totals;
 use crate::reading::ShardBatch;
 use crate::shard::ShardState;
+use crate::totals::Totals;
 
 #[cfg(test)]
 mod tests;
@@ -68,27 +67,22 @@ struct Markers {
 }
 
 impl LocalCounts {
-    /// A worker that has counted nothing. Quiet minutes get rows from `first_minute_ms` on.
+    /// A worker with the shards that it owns, in ascending order. Quiet minutes get rows from
+    /// `first_minute_ms` on; the watermark never falls below `watermark_ms`.
     pub(crate) fn new(
         worker: usize,
         options: &CountOptions,
-        generation: u32,
-        segments: &Arc<dyn SegmentStore>,
+        shards: Vec<ShardState>,
         first_minute_ms: i64,
+        watermark_ms: Option<i64>,
     ) -> Self {
-        let owned = options.shards.all().filter(|shard| shard.owner(options.workers) == worker);
-        let shard = |shard: Shard| {
-            let store = Arc::clone(segments);
-            let ids = DedupOptions { shard, generation, store, ..DedupOptions::default() };
-            ShardState::new(ids, options.dedup, options.timing, options.stages)
-        };
         Self {
             worker,
             workers: options.workers,
             timing: options.timing,
             restate_every: Epoch::try_from(options.restate_every_ms).unwrap_or(0).max(1),
-            shards: owned.map(shard).collect(),
-            global: GlobalWatermark::new(options.workers),
+            shards,
+            global: GlobalWatermark::restored(options.workers, watermark_ms),
             markers: Markers {
                 marked_up_to_ms: first_minute_ms,
                 unmarked_up_to_ms: first_minute_ms,
@@ -110,6 +104,30 @@ impl LocalCounts {
         assert_eq!(batch.shard.owner(self.workers), self.worker, "a batch goes to its owner");
         let place = usize::from(batch.shard.0) / self.workers;
         self.shards[place].take(batch, &mut self.verdicts)
+    }
+
+    /// Forgets the retired minutes whose last rows are known to be stored.
+    pub(crate) fn forget(&mut self, stored_up_to_ms: i64) {
+        for shard in &mut self.shards {
+            shard.forget(stored_up_to_ms);
+        }
+    }
+
+    /// Everything as it is now, for a checkpoint.
+    pub(crate) fn freeze(&mut self) -> WorkerCut {
+        WorkerCut {
+            watermark_ms: self.global.reached().watermark_ms,
+            shards: self.shards.iter().map(ShardState::freeze).collect(),
+        }
+    }
+
+    /// What the ids take.
+    pub(crate) fn dedup_stats(&self) -> DedupStats {
+        let mut sum = DedupStats::default();
+        for shard in &self.shards {
+            sum += shard.dedup_stats();
+        }
+        sum
     }
 
     /// Takes all workers' reports of `epoch` and says what goes out. Epochs come in ascending

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tally_checkpoints::objects::ObjectStore;
+use tally_checkpoints::reader::Origin;
 use tally_eventlog::EventLog;
 use tally_model::clock::Clock;
 use tally_model::ids::{IdMixer, Shards};
@@ -12,6 +14,7 @@ use tally_sinks::counts::{CountsStore, WriterId};
 use tally_sinks::meta::MetaStore;
 
 use crate::progress::CountProgress;
+use crate::savepoints::Savepoints;
 use crate::stop::StopSignal;
 
 /// What a run works on.
@@ -23,9 +26,13 @@ pub struct CountParts {
     pub counts: Arc<dyn CountsStore>,
     /// Where the marks stand: origin, and how far minutes are readable and retired.
     pub meta: Arc<dyn MetaStore>,
-    /// Where the dedup state keeps the ids that it has frozen. What an earlier run left there is of
-    /// no use to this one.
+    /// Where the dedup state keeps the ids that it has frozen. What an earlier run left there is
+    /// taken over if the checkpoint names it, and removed if not.
     pub segments: Arc<dyn SegmentStore>,
+    /// Where checkpoints lie; `None` counts the whole log at each start.
+    pub checkpoints: Option<CheckpointParts>,
+    /// Where savepoints are asked for.
+    pub savepoints: Arc<Savepoints>,
     /// The deployment's keyed bijection of event ids.
     pub mixer: IdMixer,
     /// The clock that all workers share.
@@ -38,6 +45,19 @@ pub struct CountParts {
     pub progress: Arc<CountProgress>,
     /// Ends the run.
     pub stop: Arc<StopSignal>,
+}
+
+/// Where checkpoints lie, and which one to start from.
+#[derive(Clone, Debug)]
+pub struct CheckpointParts {
+    /// The object store.
+    pub objects: Arc<dyn ObjectStore>,
+    /// The deployment's id; checkpoints of another one are refused.
+    pub deployment: String,
+    /// What to start from.
+    pub origin: Origin,
+    /// How many whole checkpoints are kept besides savepoints.
+    pub keep_last: usize,
 }
 
 /// When a run ends.
@@ -77,6 +97,10 @@ pub struct CountOptions {
     pub epoch_ms: i64,
     /// A closed minute that changed is put again at most once in this time, in ms.
     pub restate_every_ms: i64,
+    /// A checkpoint is begun so long after the last one, in ms, unless that one is still uploaded.
+    pub checkpoint_every_ms: i64,
+    /// Sources pause while more closed minutes than this wait for the store.
+    pub windows_wait_minutes: usize,
     /// Most records of one worker's source that are on their way to the dedup stage.
     pub budget_records: usize,
     /// Most bytes of the same, as held in memory: what is not needed for counting stays behind in
@@ -101,6 +125,8 @@ impl Default for CountOptions {
             dedup: DedupRule::DEFAULT,
             epoch_ms: 1_000,
             restate_every_ms: 10_000,
+            checkpoint_every_ms: 10_000,
+            windows_wait_minutes: 24 * 60,
             budget_records: 1_000_000,
             budget_bytes: 64 << 20,
             mode: Mode::Continuous,

@@ -34,6 +34,10 @@ pub(crate) struct Outbox {
     changed: Condvar,
     /// Bytes of the vectors that were taken out and still wait.
     taken_bytes: AtomicUsize,
+    /// How many they are.
+    taken_rows: AtomicUsize,
+    /// Sources pause while more rows than this wait for the store.
+    rows_max: usize,
 }
 
 #[derive(Debug)]
@@ -60,7 +64,7 @@ pub(crate) struct Taken {
 }
 
 impl Outbox {
-    pub(crate) fn new(workers: usize) -> Self {
+    pub(crate) fn new(workers: usize, rows_max: usize) -> Self {
         let state = State {
             rows: BTreeMap::new(),
             bytes: 0,
@@ -68,7 +72,13 @@ impl Outbox {
             finish: None,
             fresh: false,
         };
-        Self { state: Mutex::new(state), changed: Condvar::new(), taken_bytes: AtomicUsize::new(0) }
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            taken_bytes: AtomicUsize::new(0),
+            taken_rows: AtomicUsize::new(0),
+            rows_max,
+        }
     }
 
     /// Takes a worker's rows and, after them, its horizon.
@@ -119,11 +129,13 @@ impl Outbox {
     /// Whether so much waits for the store that sources should pause.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting_bytes() >= WAITING_BYTES_MAX
+            || self.taken_rows.load(Ordering::Relaxed) > self.rows_max
     }
 
-    /// Notes how many bytes of what was taken out still wait.
-    pub(crate) fn show_taken(&self, bytes: usize) {
+    /// Notes how much of what was taken out still waits.
+    pub(crate) fn show_taken(&self, bytes: usize, rows: usize) {
         self.taken_bytes.store(bytes, Ordering::Relaxed);
+        self.taken_rows.store(rows, Ordering::Relaxed);
     }
 
     fn waiting_bytes(&self) -> usize {
@@ -153,21 +165,21 @@ mod tests {
 
     #[test]
     fn a_newer_vector_takes_the_place_of_the_older() {
-        let outbox = Outbox::new(1);
+        let outbox = Outbox::new(1, 10);
         outbox.deliver(0, [row(0, 9), row(1, 1)].into_iter(), None);
         outbox.deliver(0, [row(0, 2)].into_iter(), None);
         assert_eq!(outbox.waiting_bytes(), 24);
         let taken = outbox.take(Duration::ZERO);
         assert_eq!(taken.rows.into_iter().collect::<Vec<_>>(), [row(0, 2), row(1, 1)]);
         assert_eq!(outbox.waiting_bytes(), 24, "taken is not yet stored");
-        outbox.show_taken(8);
+        outbox.show_taken(8, 1);
         assert_eq!(outbox.waiting_bytes(), 8);
         assert!(outbox.take(Duration::ZERO).rows.is_empty());
     }
 
     #[test]
     fn what_all_workers_have_reached_is_the_least() {
-        let outbox = Outbox::new(2);
+        let outbox = Outbox::new(2, 10);
         let reached = || outbox.take(Duration::ZERO).horizon;
         outbox.deliver(0, [].into_iter(), Some(horizon(50, true)));
         assert_eq!(reached(), Horizon::default());
@@ -179,11 +191,16 @@ mod tests {
 
     #[test]
     fn sources_pause_while_too_much_waits() {
-        let outbox = Outbox::new(1);
+        let outbox = Outbox::new(1, 10);
         let rows = || (0..).map(|start_ms| row(start_ms, 1 << 12));
         outbox.deliver(0, rows().take(2_047), None);
         assert!(!outbox.is_full());
         outbox.deliver(0, rows().skip(2_047).take(1), None);
         assert!(outbox.is_full());
+        let outbox = Outbox::new(1, 10);
+        outbox.show_taken(80, 10);
+        assert!(!outbox.is_full());
+        outbox.show_taken(88, 11);
+        assert!(outbox.is_full(), "also while too many minutes wait, however small");
     }
 }

@@ -1,55 +1,13 @@
 //! How far a run is, for metrics and health checks.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use tally_model::reasons::InvalidReason;
+use tally_operators::dedup::DedupStats;
 
-/// What became of the records read. `records` is the sum of all others and of what is on its way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Records read.
-    pub records: u64,
-    /// Events counted.
-    pub counted: u64,
-    /// Copies of events that came before.
-    pub repeats: u64,
-    /// Events that were late by their own stamps.
-    pub late: u64,
-    /// Events that were on time by their stamps but read after their minute was retired.
-    pub straggler: u64,
-    /// Events too late to tell whether they were repeats.
-    pub past_window: u64,
-    /// Control records of collectors.
-    pub control: u64,
-    /// Skipped records by reason, in the order of [`InvalidReason::ALL`].
-    invalid: [u64; INVALID_REASONS],
-}
-
-/// Length of [`InvalidReason::ALL`].
-const INVALID_REASONS: usize = InvalidReason::ALL.len();
-
-impl Totals {
-    /// Records skipped for `reason`.
-    #[must_use]
-    pub fn invalid(&self, reason: InvalidReason) -> u64 {
-        self.invalid[place(reason)]
-    }
-
-    /// Notes a record skipped for `reason`.
-    pub(crate) fn skip(&mut self, reason: InvalidReason) {
-        self.invalid[place(reason)] += 1;
-    }
-}
-
-fn place(reason: InvalidReason) -> usize {
-    match reason {
-        InvalidReason::Empty => 0,
-        InvalidReason::Garbage => 1,
-        InvalidReason::Version => 2,
-        InvalidReason::Foreign => 3,
-    }
-}
+use crate::checkpoint_progress::CheckpointProgress;
+use crate::freshness::Freshness;
+use crate::totals::{INVALID_REASONS, Totals};
 
 /// What became of the rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,6 +22,17 @@ pub struct RowTotals {
     pub refused: u64,
     /// Not put, since minutes that old are not kept.
     pub past_retention: u64,
+}
+
+/// What is not yet in the store.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WaitingRows {
+    /// Rows that wait for the store.
+    pub(crate) rows: usize,
+    /// Rows held back until the replay has caught up.
+    pub(crate) held: usize,
+    /// Start of the oldest minute that waits for the store.
+    pub(crate) oldest_ms: Option<i64>,
 }
 
 /// Shared by the threads of a run and whoever watches it.
@@ -91,6 +60,11 @@ pub struct CountProgress {
     watermark: Mark,
     readable: Mark,
     retired: Mark,
+    oldest_waiting: AtomicI64,
+    /// By worker.
+    dedup: Mutex<Vec<DedupStats>>,
+    checkpoints: CheckpointProgress,
+    freshness: Freshness,
 }
 
 impl CountProgress {
@@ -177,13 +151,60 @@ impl CountProgress {
         self.retired.get()
     }
 
-    /// Makes room for `workers` workers.
-    pub(crate) fn start(&self, workers: usize) {
+    /// What the dedup state of all shards has done and takes, about a second ago.
+    #[must_use]
+    pub fn dedup(&self) -> DedupStats {
+        let mut sum = DedupStats::default();
+        for stats in &*self.dedup.lock().unwrap_or_else(PoisonError::into_inner) {
+            sum += *stats;
+        }
+        sum
+    }
+
+    /// What became of the checkpoints.
+    #[must_use]
+    pub const fn checkpoints(&self) -> &CheckpointProgress {
+        &self.checkpoints
+    }
+
+    /// How long after their beginning minutes became readable.
+    #[must_use]
+    pub const fn freshness(&self) -> &Freshness {
+        &self.freshness
+    }
+
+    /// Start of the oldest minute that waits for the store, in ms since the Unix epoch.
+    #[must_use]
+    pub fn oldest_waiting_ms(&self) -> Option<i64> {
+        let start_ms = self.oldest_waiting.load(Ordering::Relaxed);
+        (start_ms != 0).then_some(start_ms)
+    }
+
+    /// Makes room for `workers` workers and goes on from the totals of a checkpoint.
+    pub(crate) fn start(&self, workers: usize, restored: &Totals) {
         self.counted_by_worker.get_or_init(|| (0..workers).map(|_| AtomicU64::new(0)).collect());
+        *self.dedup.lock().unwrap_or_else(PoisonError::into_inner) =
+            vec![DedupStats::default(); workers];
+        self.add_totals(restored);
+    }
+
+    /// Shows what the ids of a worker's shards take.
+    pub(crate) fn show_dedup(&self, worker: usize, stats: DedupStats) {
+        let mut dedup = self.dedup.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shown) = dedup.get_mut(worker) {
+            *shown = stats;
+        }
     }
 
     /// Adds what `worker` did since it last said so.
     pub(crate) fn add(&self, worker: usize, more: &Totals) {
+        self.add_totals(more);
+        if let Some(counted) = self.counted_by_worker.get().and_then(|all| all.get(worker)) {
+            counted.fetch_add(more.counted, Ordering::Relaxed);
+        }
+    }
+
+    fn add_totals(&self, more: &Totals) {
         for (total, by) in [
             (&self.records, more.records),
             (&self.counted, more.counted),
@@ -200,21 +221,19 @@ impl CountProgress {
                 total.fetch_add(by, Ordering::Relaxed);
             }
         }
-        if let Some(counted) = self.counted_by_worker.get().and_then(|all| all.get(worker)) {
-            counted.fetch_add(more.counted, Ordering::Relaxed);
-        }
     }
 
-    /// Shows the writer's totals.
-    pub(crate) fn show_rows(&self, rows: &RowTotals, waiting: usize, held: usize) {
+    /// Shows the writer's totals, and the oldest minute that waits.
+    pub(crate) fn show_rows(&self, rows: &RowTotals, waiting: &WaitingRows) {
+        self.oldest_waiting.store(waiting.oldest_ms.unwrap_or(0), Ordering::Relaxed);
         for (shown, total) in [
             (&self.put, rows.put),
             (&self.unchanged, rows.unchanged),
             (&self.withheld, rows.withheld),
             (&self.refused, rows.refused),
             (&self.past_retention, rows.past_retention),
-            (&self.waiting, wide(waiting)),
-            (&self.held, wide(held)),
+            (&self.waiting, wide(waiting.rows)),
+            (&self.held, wide(waiting.held)),
         ] {
             shown.store(total, Ordering::Relaxed);
         }

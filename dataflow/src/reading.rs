@@ -14,8 +14,8 @@ use tally_model::types::TypeId;
 use tally_operators::watermark::{Hold, PartitionWatermark, WatermarkReport};
 
 use crate::options::Mode;
-use crate::progress::Totals;
 use crate::shared::Shared;
+use crate::totals::Totals;
 
 #[cfg(test)]
 mod tests;
@@ -94,21 +94,21 @@ struct Pending {
 }
 
 impl Reading {
-    /// Opens the partitions of `worker` at their oldest offsets.
+    /// Opens the partitions of `worker` where the run begins.
     ///
     /// # Errors
     /// [`LogError`] as the log says.
     pub(crate) fn open(shared: &Shared, worker: usize) -> Result<Self, LogError> {
         let (parts, options) = (&shared.parts, &shared.options);
-        let offsets = shared.start.low.iter().zip(&shared.start.end);
+        let offsets = shared.start.from.iter().zip(&shared.start.end);
         let partitions: Vec<ReadPartition> = (0..)
             .zip(offsets)
             .skip(worker)
             .step_by(options.workers)
-            .map(|(number, (low, end))| ReadPartition {
+            .map(|(number, (from, end))| ReadPartition {
                 number,
                 run_end: *end,
-                position: *low,
+                position: *from,
                 asked_end: *end,
                 watermark: PartitionWatermark::default(),
             })
@@ -179,6 +179,11 @@ impl Reading {
     /// What was read since the last call, counted and not counted.
     pub(crate) fn take_tally(&mut self) -> Totals {
         std::mem::take(&mut self.decoder.tally)
+    }
+
+    /// The next offset of each partition.
+    pub(crate) fn next_offsets(&self) -> Vec<(Partition, Offset)> {
+        self.decoder.partitions.iter().map(|of| (of.number, of.position)).collect()
     }
 
     /// Whether the worker will never read anything more.

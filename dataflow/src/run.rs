@@ -2,26 +2,28 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tally_model::bucket::{DAY_MS, Granularity};
-use tally_sinks::marks;
 use timely::dataflow::operators::Probe;
 use timely::dataflow::operators::probe::Handle;
 use timely::scheduling::Activator;
 use timely::worker::Worker;
 
 use crate::combine::combine;
-use crate::error::{CountError, MissingRange};
+use crate::error::CountError;
 use crate::global::vectors;
 use crate::local::LocalCounts;
 use crate::options::{CountOptions, CountParts, Stages};
 use crate::outbox::Finish;
-use crate::progress::{RowTotals, Totals};
+use crate::progress::RowTotals;
 use crate::reading::Reading;
-use crate::shared::{Shared, Start};
+use crate::restore::{self, Opened};
+use crate::shared::Shared;
 use crate::sink::sink;
 use crate::source::source;
+use crate::totals::Totals;
+use crate::uploader::Uploader;
 use crate::writer::{LAST_ATTEMPTS, Writer};
 
 #[cfg(test)]
@@ -65,32 +67,39 @@ pub(crate) fn run_with_patience(
         return Err(CountError::Start { reason: "there must be a worker".to_owned() });
     }
     let started_ms = parts.clock.monotonic_ms();
-    let start = look(&parts, &options)?;
-    parts.progress.start(options.workers);
+    let Opened { start, checkpoints, holes } = restore::open(&parts, &options)?;
+    parts.progress.start(options.workers, &start.totals());
     let shared = Arc::new(Shared::new(parts, options, start));
+    restore::clear_segments(&shared)?;
+    for hole in holes {
+        shared.dirty.note_hole(hole.received_ms, (hole.range.partition, hole.range.to));
+    }
     let writer = Writer::new(Arc::clone(&shared), last_attempts);
-    let writer = {
-        let shared = Arc::clone(&shared);
-        let body = move || match std::panic::catch_unwind(AssertUnwindSafe(|| writer.run())) {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => shared.fail(error),
-            Err(_panic) => shared.fail(panicked("the writer")),
-        };
-        let thread = std::thread::Builder::new().name("counts-writer".to_owned());
-        thread.spawn(body).map_err(|error| CountError::Start { reason: error.to_string() })?
+    let writer = thread(&shared, "the writer", move || writer.run())?;
+    let uploader = match checkpoints {
+        Some((checkpoints, late_hours)) => {
+            let uploader = Uploader::new(Arc::clone(&shared), checkpoints, late_hours);
+            Some(thread(&shared, "the uploader", move || uploader.run())?)
+        }
+        None => None,
     };
     let flowed = flow(&shared);
-    shared.outbox.finish(match (&flowed, shared.is_aborted()) {
+    let finish = match (&flowed, shared.is_aborted()) {
         (Ok(()), false) if shared.parts.stop.is_stopped() => Finish::PutOnce,
         (Ok(()), false) => Finish::PutAll,
         (Ok(()) | Err(_), _) => Finish::Abandon,
-    });
+    };
+    shared.outbox.finish(finish);
+    shared.cuts.end(finish == Finish::Abandon);
+    let uploaded = uploader.map_or(Ok(()), JoinHandle::join);
+    shared.parts.savepoints.end();
     let written = writer.join();
     if let Some(error) = shared.take_failure() {
         return Err(error);
     }
     flowed?;
     written.map_err(|_panic| panicked("the writer"))?;
+    uploaded.map_err(|_panic| panicked("the uploader"))?;
     let progress = &shared.parts.progress;
     let elapsed_ms = shared.parts.clock.monotonic_ms() - started_ms;
     Ok(CountReport {
@@ -108,36 +117,20 @@ fn panicked(thread: &str) -> CountError {
     CountError::Panicked { thread: thread.to_owned() }
 }
 
-/// Sees how things stand, and whether counting anew from the oldest record would come out short.
-fn look(parts: &CountParts, options: &CountOptions) -> Result<Start, CountError> {
-    let marks = marks::read(parts.meta.as_ref()).map_err(CountError::Store)?;
-    let low = parts.log.low_offsets().map_err(CountError::Log)?;
-    let end = parts.log.end_offsets().map_err(CountError::Log)?;
-    let ranges: Vec<MissingRange> = (0..)
-        .zip(&low)
-        .filter(|(_, low)| **low > 0)
-        .map(|(partition, low)| MissingRange { partition, from: 0, to: *low })
-        .collect();
-    if !ranges.is_empty() {
-        let counted = marks.retired_up_to_ms.is_some()
-            || !parts.counts.is_empty().map_err(CountError::Store)?;
-        if counted && !options.accept_hole {
-            return Err(CountError::Hole { ranges });
-        }
-        for missing in &ranges {
-            tracing::error!(%missing, "records were removed before this run could count them");
-        }
-    }
-    let now_ms = parts.clock.now_ms();
-    let kept_ms = options.minutes_kept_days.saturating_mul(DAY_MS);
-    let kept_from_ms = Granularity::Day.floor(now_ms).saturating_sub(kept_ms);
-    let first_ms = marks.retired_up_to_ms.or(marks.origin_ms).unwrap_or(now_ms);
-    Ok(Start {
-        low,
-        end,
-        first_minute_ms: Granularity::Minute.floor(first_ms).max(kept_from_ms),
-        retired_up_to_ms: marks.retired_up_to_ms,
-    })
+/// Runs a part beside the flow; if it fails, so does the run.
+fn thread(
+    shared: &Arc<Shared>,
+    name: &'static str,
+    body: impl FnOnce() -> Result<(), CountError> + Send + 'static,
+) -> Result<JoinHandle<()>, CountError> {
+    let shared = Arc::clone(shared);
+    let body = move || match std::panic::catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => shared.fail(error),
+        Err(_panic) => shared.fail(panicked(name)),
+    };
+    let thread = std::thread::Builder::new().name(name.replace("the ", "tally-"));
+    thread.spawn(body).map_err(|error| CountError::Start { reason: error.to_string() })
 }
 
 /// Runs the workers to their end.
@@ -173,18 +166,21 @@ fn count(worker: &mut Worker, shared: &Arc<Shared>) {
         Ok(reading) => reading,
         Err(error) => return shared.fail(CountError::Log(error)),
     };
+    let shards = match restore::shards(shared, worker.index()) {
+        Ok(shards) => shards,
+        Err(error) => return shared.fail(error),
+    };
     let source = worker.dataflow(|scope| {
         let done = Handle::new();
         let source = source(scope, shared, reading, done.clone());
         if shared.options.stages == Stages::Decode {
             return source.activator;
         }
-        let first_minute_ms = shared.start.first_minute_ms;
-        let generation = shared.parts.generation.number();
-        let segments = &shared.parts.segments;
+        let start = &shared.start;
+        let (first_minute_ms, watermark_ms) = (start.first_minute_ms, start.watermark_ms());
         let index = scope.index();
         let counts =
-            LocalCounts::new(index, &shared.options, generation, segments, first_minute_ms);
+            LocalCounts::new(index, &shared.options, shards, first_minute_ms, watermark_ms);
         let combined = combine(source.batches, source.reports, counts, Arc::clone(shared));
         let partials = combined.partials.probe_with(&done);
         if shared.options.stages == Stages::All {

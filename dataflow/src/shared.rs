@@ -3,13 +3,17 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tally_checkpoints::reader::Restored;
 use tally_eventlog::Offset;
 use tally_model::clock::Clock;
 
 use crate::Epoch;
+use crate::cuts::Cuts;
+use crate::dirty_notes::DirtyNotes;
 use crate::error::CountError;
 use crate::options::{CountOptions, CountParts};
 use crate::outbox::Outbox;
+use crate::totals::Totals;
 
 /// What the threads of one run share.
 #[derive(Debug)]
@@ -19,33 +23,64 @@ pub(crate) struct Shared {
     pub(crate) start: Start,
     pub(crate) epochs: EpochClock,
     pub(crate) outbox: Outbox,
+    pub(crate) cuts: Cuts,
+    pub(crate) dirty: DirtyNotes,
     failure: Mutex<Option<CountError>>,
     aborted: AtomicBool,
 }
 
 /// How things stood when the run started.
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Start {
-    /// The oldest offset of each partition.
-    pub(crate) low: Vec<Offset>,
+    /// The offset of each partition at which reading begins.
+    pub(crate) from: Vec<Offset>,
     /// The end offset of each partition.
     pub(crate) end: Vec<Offset>,
     /// The first minute that gets a row even if it is quiet; start, in ms since the Unix epoch.
     pub(crate) first_minute_ms: i64,
     /// Minutes that end at or before this were retired and stored by an earlier run.
     pub(crate) retired_up_to_ms: Option<i64>,
+    /// The checkpoint to go on from.
+    pub(crate) restored: Option<Restored>,
+}
+
+impl Start {
+    /// The watermark never falls below this one.
+    pub(crate) fn watermark_ms(&self) -> Option<i64> {
+        self.restored.as_ref().and_then(|restored| restored.manifest().cut.watermark_ms)
+    }
+
+    /// What had become of all records at the checkpoint.
+    pub(crate) fn totals(&self) -> Totals {
+        let totals = self.restored.as_ref().map(|restored| restored.manifest().totals());
+        Totals::from_names(&totals.unwrap_or_default())
+    }
+
+    /// What had become of records before they reached a shard.
+    pub(crate) fn source_totals(&self) -> Totals {
+        let totals = self.restored.as_ref().map(|restored| &restored.manifest().cut.totals);
+        totals.map(Totals::from_names).unwrap_or_default()
+    }
 }
 
 impl Shared {
     pub(crate) fn new(parts: CountParts, options: CountOptions, start: Start) -> Self {
         let epochs = EpochClock::new(Arc::clone(&parts.clock));
-        let outbox = Outbox::new(options.workers);
+        let outbox = Outbox::new(options.workers, options.windows_wait_minutes);
+        let cuts = Cuts::new(
+            parts.checkpoints.is_some(),
+            options.workers,
+            options.checkpoint_every_ms,
+            parts.clock.monotonic_ms(),
+        );
         Self {
             parts,
             options,
             start,
             epochs,
             outbox,
+            cuts,
+            dirty: DirtyNotes::default(),
             failure: Mutex::new(None),
             aborted: AtomicBool::new(false),
         }

@@ -4,7 +4,8 @@
 //! hand, an epoch that lasts one tick or [`STAMP_RECORDS_MAX`] records and is always above the
 //! last one. Emits: batches as they are read; one watermark report at each stamp's end. Holds: one
 //! capability, for the stamp at hand; lets go of it when there is nothing more to read or the run
-//! is stopped.
+//! is stopped. At a cut (see [`crate::cuts`]) it takes exactly the announced epoch as a stamp, and
+//! reads nothing from then on until the cut has passed the dedup stage.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -22,10 +23,12 @@ use timely::dataflow::{Scope, StreamVec};
 use timely::scheduling::Activator;
 
 use crate::Epoch;
+use crate::cuts::{Cuts, SourceCut};
 use crate::error::CountError;
 use crate::options::Stages;
 use crate::reading::{EVENT_BYTES, Reading, ShardBatch};
 use crate::shared::Shared;
+use crate::totals::Totals;
 
 /// A stamp ends after so many records, however fast they come.
 const STAMP_RECORDS_MAX: usize = 65_536;
@@ -108,6 +111,10 @@ struct SourceState {
     reading: Reading,
     stamp: Stamp,
     on_the_way: OnTheWay,
+    /// The cut that has to pass before more is read.
+    waiting_for: Option<Epoch>,
+    /// What became of its records before they reached a shard, since the run started.
+    totals: Totals,
     done: Handle<Epoch>,
     idle_pause: Duration,
 }
@@ -115,34 +122,50 @@ struct SourceState {
 impl SourceState {
     fn new(shared: Arc<Shared>, reading: Reading, done: Handle<Epoch>) -> Self {
         let tick = u64::try_from(shared.options.epoch_ms).unwrap_or(0).max(1);
-        let idle_pause = Duration::from_millis(tick).min(IDLE_PAUSE_MAX);
-        let (stamp, on_the_way) = (Stamp::default(), OnTheWay::default());
-        Self { shared, reading, stamp, on_the_way, done, idle_pause }
+        Self {
+            shared,
+            reading,
+            stamp: Stamp::default(),
+            on_the_way: OnTheWay::default(),
+            waiting_for: None,
+            totals: Totals::default(),
+            done,
+            idle_pause: Duration::from_millis(tick).min(IDLE_PAUSE_MAX),
+        }
     }
 
     /// Begins the next stamp if the last one has ended: from then on that one can pass.
     fn begin_stamp(&mut self, capabilities: &mut [Capability<Epoch>]) {
-        self.stamp.begin(self.shared.epochs.now());
+        self.stamp.begin(self.shared.epochs.now(), &self.shared.cuts);
         for capability in capabilities {
             capability.downgrade(&self.stamp.epoch);
         }
     }
 
-    /// Reads once if there is room, and ends the stamp if it is due.
+    /// Takes part in the cut at hand, or reads once if there is room; ends the stamp if it is due.
     fn step(
         &mut self,
         send: impl FnOnce(&mut dyn Iterator<Item = ShardBatch>),
         report: impl FnOnce(WatermarkReport),
     ) -> Result<Next, LogError> {
-        if self.shared.parts.stop.is_stopped() {
+        let stopped = self.shared.parts.stop.is_stopped();
+        if stopped && !self.shared.cuts.is_enabled() {
             return Ok(Next::Never);
         }
         self.on_the_way.settle(|epoch| self.done.less_equal(&epoch));
-        let full = self.is_full();
+        self.announce(stopped);
+        if let Some(cut) = self.shared.cuts.announced().filter(|cut| self.stamp.epoch <= *cut) {
+            report(self.reading.report()?);
+            self.stamp.ended = true;
+            return Ok(if self.stamp.epoch == cut { self.take_part(cut) } else { Next::Now });
+        }
+        self.waiting_for = self.waiting_for.filter(|cut| self.done.less_equal(cut));
+        let full = self.is_full() || self.waiting_for.is_some();
         let mut records = 0;
-        if !full && !self.shared.outbox.is_full() {
+        if !full && !stopped && !self.shared.outbox.is_full() {
             records = self.reading.read()?;
             let tally = self.reading.take_tally();
+            self.totals += tally;
             self.shared.parts.progress.add(self.reading.worker(), &tally);
             let sent = self.hand_out(send);
             self.stamp.records += records;
@@ -156,11 +179,54 @@ impl SourceState {
             self.stamp.ended = true;
         }
         Ok(match (exhausted, records, full) {
-            (true, _, _) => Next::Never,
+            (true, _, _) => self.leave(),
             (false, 0, true) => Next::After(FULL_PAUSE),
             (false, 0, false) => Next::After(self.idle_pause),
             (false, _, _) => Next::Now,
         })
+    }
+
+    /// Announces a cut if it is this source's turn and one is due.
+    fn announce(&self, stopped: bool) {
+        let (cuts, parts) = (&self.shared.cuts, &self.shared.parts);
+        if !cuts.is_enabled() {
+            return;
+        }
+        let now_ms = parts.clock.monotonic_ms();
+        if stopped {
+            cuts.announce_last(now_ms);
+        } else if self.reading.worker() == 0 {
+            match parts.savepoints.take() {
+                Some(request) => {
+                    if let Some(request) = cuts.announce_savepoint(request, now_ms) {
+                        parts.savepoints.put_back(request);
+                    }
+                }
+                None => cuts.announce_regular(now_ms),
+            }
+        }
+    }
+
+    /// Says at the cut how far this source has read.
+    fn take_part(&mut self, cut: Epoch) -> Next {
+        let is_last = self.shared.cuts.is_last();
+        self.shared.cuts.take_source(self.reading.worker(), self.cut());
+        self.waiting_for = Some(cut);
+        if is_last { Next::Never } else { Next::Now }
+    }
+
+    /// Ends the source, which has nothing more to read; the last one stays for the last cut.
+    fn leave(&self) -> Next {
+        let cuts = &self.shared.cuts;
+        if !cuts.is_enabled() || cuts.leave(self.reading.worker(), self.cut()) {
+            return Next::Never;
+        }
+        cuts.announce_last(self.shared.parts.clock.monotonic_ms());
+        Next::After(FULL_PAUSE)
+    }
+
+    fn cut(&self) -> SourceCut {
+        SourceCut { next_offsets: self.reading.next_offsets(), totals: self.totals }
     }
 
     /// Sends what was read; returns the number of events sent.
@@ -197,9 +263,9 @@ struct Stamp {
 
 impl Stamp {
     /// Begins the next stamp if the one at hand has ended or none has begun.
-    fn begin(&mut self, now: Epoch) {
+    fn begin(&mut self, now: Epoch, cuts: &Cuts) {
         if self.ended || self.epoch == 0 {
-            *self = Self { epoch: now.max(self.epoch + 1), records: 0, ended: false };
+            *self = Self { epoch: cuts.next_stamp(now, self.epoch), records: 0, ended: false };
         }
     }
 
@@ -242,13 +308,14 @@ mod tests {
 
     #[test]
     fn a_stamp_is_always_above_the_last_even_when_time_stands_still() {
+        let cuts = Cuts::new(true, 1, 0, 0);
         let mut stamp = Stamp::default();
-        stamp.begin(500);
+        stamp.begin(500, &cuts);
         assert_eq!(stamp.epoch, 500);
-        stamp.begin(900);
+        stamp.begin(900, &cuts);
         assert_eq!(stamp.epoch, 500, "a stamp lasts until it is ended");
         stamp.ended = true;
-        stamp.begin(500);
+        stamp.begin(500, &cuts);
         assert_eq!(stamp.epoch, 501);
     }
 

@@ -7,6 +7,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use prost::Message;
+use tally_checkpoints::objects::ObjectStore;
+use tally_checkpoints::reader::Origin;
 use tally_eventlog::memory::MemoryLog;
 use tally_eventlog::{
     AppendDone, AppendError, EventLog, LogError, LogReader, LogRecord, NewRecord, Offset,
@@ -20,7 +22,7 @@ use tally_model::revision::Generation;
 use tally_model::rules::Timing;
 use tally_model::truth::{LoggedEvent, Truth};
 use tally_model::types::TypeId;
-use tally_operators::dedup::MemoryStore;
+use tally_operators::dedup::{MemoryStore, SegmentStore};
 use tally_sinks::counts::memory::MemoryCounts;
 use tally_sinks::counts::{CountsStore, PutCondition, PutOutcome, Row, SmallRow, WriterId};
 use tally_sinks::error::StoreError;
@@ -29,7 +31,8 @@ use tally_sinks::meta::MetaStore;
 use tally_sinks::meta::memory::MemoryMeta;
 
 use crate::{
-    CountError, CountOptions, CountParts, CountProgress, CountReport, Mode, StopSignal, run,
+    CheckpointParts, CountError, CountOptions, CountParts, CountProgress, CountReport, Mode,
+    Savepoints, StopSignal, run,
 };
 
 /// Start of all tests: midnight of some day.
@@ -67,6 +70,10 @@ pub(crate) struct Deployment {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) mixer: IdMixer,
     pub(crate) options: CountOptions,
+    /// Where checkpoints lie; none are made without it.
+    pub(crate) objects: Option<Arc<dyn ObjectStore>>,
+    pub(crate) origin: Origin,
+    pub(crate) segments: Arc<dyn SegmentStore>,
     starts: u32,
 }
 
@@ -91,6 +98,9 @@ impl Deployment {
                 restate_every_ms: 100,
                 ..CountOptions::default()
             },
+            objects: None,
+            origin: Origin::Newest,
+            segments: Arc::new(MemoryStore),
             starts: 0,
         }
     }
@@ -135,7 +145,14 @@ impl Deployment {
             log: Arc::clone(&self.seen_log),
             counts: Arc::clone(&self.counts),
             meta: Arc::clone(&self.meta),
-            segments: Arc::new(MemoryStore),
+            segments: Arc::clone(&self.segments),
+            checkpoints: self.objects.as_ref().map(|objects| CheckpointParts {
+                objects: Arc::clone(objects),
+                deployment: "test".to_owned(),
+                origin: self.origin.clone(),
+                keep_last: 3,
+            }),
+            savepoints: Arc::default(),
             mixer: self.mixer.clone(),
             clock: Arc::<ManualClock>::clone(&self.clock),
             writer: WriterId(u64::from(self.starts)),
@@ -157,8 +174,9 @@ impl Deployment {
         let options = self.options;
         let (progress, stop, clock) =
             (Arc::clone(&parts.progress), Arc::clone(&parts.stop), Arc::clone(&self.clock));
+        let savepoints = Arc::clone(&parts.savepoints);
         let thread = std::thread::spawn(move || run(parts, options));
-        Running { progress, stop, clock, thread }
+        Running { progress, stop, savepoints, clock, thread }
     }
 
     pub(crate) fn row(&self, start_ms: i64) -> Option<Row> {
@@ -208,6 +226,7 @@ pub(crate) fn streaming_cells(truth: &Truth) -> Cells {
 pub(crate) struct Running {
     pub(crate) progress: Arc<CountProgress>,
     pub(crate) stop: Arc<StopSignal>,
+    pub(crate) savepoints: Arc<Savepoints>,
     clock: Arc<ManualClock>,
     thread: JoinHandle<Result<CountReport, CountError>>,
 }

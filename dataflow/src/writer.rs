@@ -4,7 +4,6 @@
 //! be put under its condition, reads retired rows back once, and publishes the marks. A store that
 //! does not answer is asked again, ever more slowly, while counting goes on.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,26 +11,26 @@ use tally_model::bucket::{Bucket, DAY_MS, Granularity};
 use tally_model::revision::{Generation, Revision, RevisionClass};
 use tally_model::vector::CountVector;
 use tally_sinks::counts::{PutCondition, PutOutcome, Row, RowSource, SmallRow, put_resolved};
+use tally_sinks::dirty::{self, DirtyHour};
 use tally_sinks::error::StoreError;
-use tally_sinks::marks::{self, Advance};
 
 use crate::decide::{Decision, Standing, decide};
 use crate::error::CountError;
 use crate::horizon::Horizon;
 use crate::outbox::{Finish, Taken};
-use crate::progress::RowTotals;
+use crate::progress::{RowTotals, WaitingRows};
 use crate::shared::Shared;
 
+use self::marks::Marks;
 use self::minutes::{MinuteState, Minutes};
 
+mod marks;
 mod minutes;
 #[cfg(test)]
 mod tests;
 
 /// Rows compared and put in one go.
 const BATCH_ROWS: usize = 500;
-/// How often the marks are published, at most.
-const MARKS_EVERY_MS: i64 = 1_000;
 /// How long the writer sleeps when there is nothing to do.
 const IDLE_WAIT: Duration = Duration::from_millis(500);
 /// The first pause after a failure; it doubles with each one that follows.
@@ -70,13 +69,6 @@ pub(crate) struct Writer {
     failures: u32,
     last_attempts: u32,
     marks: Marks,
-}
-
-#[derive(Debug, Default)]
-struct Marks {
-    readable_up_to_ms: Option<i64>,
-    retired_up_to_ms: Option<i64>,
-    published_at_ms: Option<i64>,
 }
 
 impl Writer {
@@ -153,6 +145,7 @@ impl Writer {
         if self.horizon.caught_up && self.minutes.waiting() == 0 {
             self.shared.parts.progress.show_caught_up();
         }
+        self.publish_dirty()?;
         self.retire()?;
         self.publish(last && self.minutes.waiting() == 0)
     }
@@ -172,9 +165,11 @@ impl Writer {
             let stored = self.shared.parts.counts.rows(&buckets)?;
             let mut puts = Vec::new();
             for (bucket, stored) in buckets.into_iter().zip(&stored) {
-                puts.extend(self.judge(&standing, bucket, stored.as_ref())?);
+                let is_first = stored.is_none();
+                let row = self.judge(&standing, bucket, stored.as_ref())?;
+                puts.extend(row.map(|row| (is_first, (row, PutCondition::Below))));
             }
-            self.put(&puts)?;
+            self.put(puts)?;
         }
         Ok(!oldest.is_empty())
     }
@@ -185,7 +180,7 @@ impl Writer {
         standing: &Standing,
         bucket: Bucket,
         stored: Option<&Row>,
-    ) -> Result<Option<(Row, PutCondition)>, Stumble> {
+    ) -> Result<Option<Row>, Stumble> {
         let start_ms = bucket.start_ms();
         let Some(vector) = self.minutes.vector(start_ms) else {
             return Ok(None);
@@ -196,7 +191,7 @@ impl Writer {
                 let revision = Revision::streaming(standing.generation, revision_ms)
                     .map_err(|error| Stumble::Fatal(CountError::Clock(error)))?;
                 let row = self.row(bucket, revision, written_at_ms, vector.clone());
-                return Ok(Some((row, PutCondition::Below)));
+                return Ok(Some(row));
             }
             Decision::Unchanged => {
                 self.rows.unchanged += 1;
@@ -209,10 +204,14 @@ impl Writer {
                     minute = start_ms,
                     "a count would fall, so records are missing: the stored row stays"
                 );
+                let hole = DirtyHour { hole: true, ..DirtyHour::default() };
+                self.note_dirty(start_ms, hole)?;
                 self.settle(start_ms, stored_revision);
             }
             Decision::Refused => {
                 self.rows.refused += 1;
+                let superseded = DirtyHour { superseded: true, ..DirtyHour::default() };
+                self.note_dirty(start_ms, superseded)?;
                 self.settle(start_ms, stored_revision);
             }
             Decision::PastRetention => {
@@ -243,17 +242,23 @@ impl Writer {
         Row { small, vector }
     }
 
-    fn put(&mut self, puts: &[(Row, PutCondition)]) -> Result<(), Stumble> {
+    /// Puts rows; each with whether it is the first one of its minute.
+    fn put(&mut self, puts: Vec<(bool, (Row, PutCondition))>) -> Result<(), Stumble> {
         if puts.is_empty() {
             return Ok(());
         }
-        let outcomes = put_resolved(self.shared.parts.counts.as_ref(), puts);
+        let (are_first, puts): (Vec<bool>, Vec<_>) = puts.into_iter().unzip();
+        let outcomes = put_resolved(self.shared.parts.counts.as_ref(), &puts);
+        let now_ms = self.shared.parts.clock.now_ms();
         let mut failure = None;
-        for ((row, _), outcome) in puts.iter().zip(outcomes) {
+        for (((row, _), is_first), outcome) in puts.iter().zip(are_first).zip(outcomes) {
             let start_ms = row.small.bucket.start_ms();
             match outcome {
                 Ok(PutOutcome::Stored | PutOutcome::AlreadyDone) => {
                     self.rows.put += 1;
+                    if is_first {
+                        self.shared.parts.progress.freshness().note(now_ms - start_ms);
+                    }
                     self.settle(start_ms, Some(row.small.revision));
                 }
                 Ok(PutOutcome::Refused { stored }) => self.refused(start_ms, stored.as_ref())?,
@@ -261,6 +266,25 @@ impl Writer {
             }
         }
         failure.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Notes that the hour of a minute lacks records up to the present end of the log.
+    fn note_dirty(&self, start_ms: i64, mut dirty: DirtyHour) -> Result<(), Stumble> {
+        let ends = self.shared.parts.log.end_offsets();
+        let ends = ends.map_err(|error| Stumble::Fatal(CountError::Log(error)))?;
+        dirty.positions = (0..).zip(ends).collect();
+        self.shared.dirty.note(start_ms, &dirty);
+        Ok(())
+    }
+
+    /// Publishes the hours that were found dirty, before any minute of them is let go.
+    fn publish_dirty(&self) -> Result<(), Stumble> {
+        let hours = self.shared.dirty.waiting();
+        if !hours.is_empty() {
+            dirty::raise(self.shared.parts.meta.as_ref(), &hours)?;
+            self.shared.dirty.published(&hours);
+        }
+        Ok(())
     }
 
     /// Somebody wrote the row between our look and our put. Unless a later start did, the minute
@@ -275,76 +299,6 @@ impl Writer {
                 Err(self.fenced(revision.generation()))
             }
             Some(_) | None => Ok(()),
-        }
-    }
-
-    /// Reads the rows of retired minutes back once, as readers read them, and lets go of those that
-    /// are there. One that is not is put again.
-    fn retire(&mut self) -> Result<(), Stumble> {
-        let Some(up_to_ms) = self.horizon.retired_up_to_ms else {
-            return Ok(());
-        };
-        let settled = self.minutes.settled_before(up_to_ms);
-        let period_of = |start_ms: i64| Bucket::minute(start_ms).period();
-        for minutes in settled.chunk_by(|(a, _), (b, _)| period_of(*a) == period_of(*b)) {
-            self.read_back(minutes)?;
-        }
-        Ok(())
-    }
-
-    /// Reads minutes of one period back.
-    fn read_back(&mut self, minutes: &[(i64, Option<Revision>)]) -> Result<(), Stumble> {
-        let ([(first_ms, _), ..], [.., (last_ms, _)]) = (minutes, minutes) else {
-            return Ok(());
-        };
-        let counts = &self.shared.parts.counts;
-        let period = Bucket::minute(*first_ms).period();
-        let stored = counts.small_rows(period, *first_ms, *last_ms + 1)?;
-        let stored: BTreeMap<i64, Revision> =
-            stored.iter().map(|small| (small.bucket.start_ms(), small.revision)).collect();
-        let mut missing = None;
-        for (start_ms, revision) in minutes {
-            if stored.get(start_ms).copied() >= *revision {
-                self.minutes.remove(*start_ms);
-            } else {
-                missing = Some(*start_ms);
-                self.shared.parts.progress.row_misread();
-                tracing::error!(minute = start_ms, "an acknowledged row is not there: put again");
-                self.minutes.set(*start_ms, MinuteState::Waiting);
-            }
-        }
-        match missing {
-            None => Ok(()),
-            Some(start_ms) => Err(Stumble::Store(StoreError::Unavailable {
-                action: "keep an acknowledged row",
-                source: format!("minute {start_ms}").into(),
-            })),
-        }
-    }
-
-    /// Publishes how far minutes are readable and retired, at most once a second.
-    fn publish(&mut self, now: bool) -> Result<(), Stumble> {
-        let at_ms = self.shared.parts.clock.monotonic_ms();
-        let early = self.marks.published_at_ms.is_some_and(|last| at_ms < last + MARKS_EVERY_MS);
-        let retired_up_to_ms = capped(self.horizon.retired_up_to_ms, self.minutes.first());
-        let readable_up_to_ms =
-            capped(self.horizon.closed_up_to_ms, self.minutes.first_unreadable());
-        let grown = retired_up_to_ms > self.marks.retired_up_to_ms
-            || readable_up_to_ms > self.marks.readable_up_to_ms;
-        if !grown || early && !now {
-            return Ok(());
-        }
-        self.marks.published_at_ms = Some(at_ms);
-        let parts = &self.shared.parts;
-        let (meta, generation) = (parts.meta.as_ref(), parts.generation);
-        match marks::advance(meta, generation, retired_up_to_ms, readable_up_to_ms)? {
-            Advance::Published(marks) => {
-                self.marks.retired_up_to_ms = marks.retired_up_to_ms;
-                self.marks.readable_up_to_ms = marks.readable_up_to_ms;
-                parts.progress.show_marks(marks.readable_up_to_ms, marks.retired_up_to_ms);
-                Ok(())
-            }
-            Advance::Fenced { newer } => Err(self.fenced(newer)),
         }
     }
 
@@ -366,21 +320,16 @@ impl Writer {
 
     /// Shows how far the writer is, to people and to the sources.
     fn show(&self) {
-        let (waiting, held) = (self.minutes.waiting(), self.minutes.held());
-        self.shared.parts.progress.show_rows(&self.rows, waiting, held);
-        self.shared.outbox.show_taken(self.minutes.waiting_bytes());
+        let waiting = WaitingRows {
+            rows: self.minutes.waiting(),
+            held: self.minutes.held(),
+            oldest_ms: self.minutes.first_waiting(),
+        };
+        self.shared.parts.progress.show_rows(&self.rows, &waiting);
+        self.shared.outbox.show_taken(self.minutes.waiting_bytes(), waiting.rows);
     }
 
     fn fenced(&self, theirs: Generation) -> Stumble {
         Stumble::Fatal(CountError::Fenced { ours: self.shared.parts.generation, theirs })
-    }
-}
-
-/// The mark, but not beyond the first minute that is not done.
-fn capped(mark_ms: Option<i64>, first_undone_ms: Option<i64>) -> Option<i64> {
-    match (mark_ms, first_undone_ms) {
-        (Some(mark_ms), Some(first_ms)) => Some(mark_ms.min(first_ms)),
-        (mark_ms, None) => mark_ms,
-        (None, Some(_)) => None,
     }
 }

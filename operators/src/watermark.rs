@@ -101,7 +101,13 @@ impl GlobalWatermark {
     /// Nothing reported yet by any of `workers` workers.
     #[must_use]
     pub fn new(workers: usize) -> Self {
-        Self { latest: vec![None; workers], watermark_ms: None }
+        Self::restored(workers, None)
+    }
+
+    /// The same, but the watermark has been at `watermark_ms` before and never falls below it.
+    #[must_use]
+    pub fn restored(workers: usize, watermark_ms: Option<i64>) -> Self {
+        Self { latest: vec![None; workers], watermark_ms }
     }
 
     /// Takes a worker's next report.

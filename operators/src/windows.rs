@@ -3,7 +3,9 @@
 //! [`OpenWindows`] adds up events by minute and slot. A minute is *closed* when the watermark
 //! passes it: its counts are emitted whole, for the first time. What arrives afterwards waits as a
 //! pending difference until the next restatement. When the minute is *retired*, the last pending
-//! difference goes out and then everything is taken back, so that nothing is kept for it anywhere.
+//! difference goes out and then everything is taken back, so that nothing is kept for it downstream.
+//! The counts themselves stay, and are part of each snapshot, until the minute is *forgotten*: once
+//! its last row is known to be stored.
 //!
 //! Plain data. What goes out is collected in [`Deltas`], which adds up several shards.
 
@@ -51,16 +53,22 @@ impl Deltas {
     }
 }
 
-/// The counts of one shard's minutes that are not yet retired.
+/// The counts of one shard's minutes that are not yet forgotten.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenWindows {
     /// In ascending order of their start.
     windows: Vec<Window>,
-    /// Place of the minute that was added to last: events of one minute come together.
+    /// So many of them, from the first on, were taken back: they only wait to be forgotten.
+    taken_back: usize,
+    /// Place of the minute that was added to last: events of one minute come together. Never that
+    /// of a retired one.
     last: usize,
     closed_up_to_ms: Option<i64>,
     retired_up_to_ms: Option<i64>,
 }
+
+/// No place.
+const NOWHERE: usize = usize::MAX;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Window {
@@ -77,7 +85,8 @@ struct Window {
 /// downstream starts anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WindowsSnapshot {
-    /// Counts by slot of each minute, by start in ms since the Unix epoch, ascending.
+    /// Counts by slot of each minute, by start in ms since the Unix epoch, ascending. Some may be
+    /// retired: their last row was not known to be stored.
     pub minutes: Vec<(i64, Vec<u64>)>,
     /// Minutes that end at or before this are retired.
     pub retired_up_to_ms: Option<i64>,
@@ -108,8 +117,7 @@ impl OpenWindows {
     pub fn close(&mut self, up_to_ms: i64, out: &mut Deltas) {
         let before = self.closed_up_to_ms;
         self.closed_up_to_ms = before.max(Some(up_to_ms));
-        let closed = self.ending_by(up_to_ms);
-        for window in &mut self.windows[..closed] {
+        for window in self.held_by(up_to_ms) {
             if !is_by(before, window.start_ms) {
                 window.emit(out);
             }
@@ -118,24 +126,39 @@ impl OpenWindows {
 
     /// Emits what has arrived in closed minutes since they were last emitted.
     pub fn restate(&mut self, out: &mut Deltas) {
-        let closed = self.closed_up_to_ms.map_or(0, |up_to_ms| self.ending_by(up_to_ms));
-        for window in &mut self.windows[..closed] {
+        let Some(closed_up_to_ms) = self.closed_up_to_ms else {
+            return;
+        };
+        for window in self.held_by(closed_up_to_ms) {
             window.emit(out);
         }
     }
 
-    /// Lets go of every minute that ends at or before `up_to_ms`: `out` receives what was still
-    /// pending, `taken_back` everything that was ever emitted, to be subtracted at a later time.
+    /// Ends the counting of every minute that ends at or before `up_to_ms`: `out` receives what was
+    /// still pending, `taken_back` everything that was ever emitted, to be subtracted at a later
+    /// time.
     pub fn retire(&mut self, up_to_ms: i64, out: &mut Deltas, taken_back: &mut Deltas) {
         self.retired_up_to_ms = self.retired_up_to_ms.max(Some(up_to_ms));
         self.closed_up_to_ms = self.closed_up_to_ms.max(Some(up_to_ms));
-        let retired = self.ending_by(up_to_ms);
-        for mut window in self.windows.drain(..retired) {
+        let retired = self.held_by(up_to_ms);
+        let count = retired.len();
+        for window in retired {
             window.emit(out);
             taken_back.add(window.start_ms, window.counts.iter().map(|count| -signed(*count)));
+            // Nothing will be compared with it any more.
+            window.emitted = Vec::new();
         }
-        if retired > 0 {
-            self.last = 0;
+        self.taken_back += count;
+        self.last = NOWHERE;
+    }
+
+    /// Forgets every retired minute that ends at or before `up_to_ms`: its last row is stored.
+    pub fn forget(&mut self, up_to_ms: i64) {
+        let stored = self.ending_by(up_to_ms).min(self.taken_back);
+        if stored > 0 {
+            self.windows.drain(..stored);
+            self.taken_back -= stored;
+            self.last = NOWHERE;
         }
     }
 
@@ -164,7 +187,8 @@ impl OpenWindows {
         WindowsSnapshot { minutes, retired_up_to_ms: self.retired_up_to_ms }
     }
 
-    /// The state of a snapshot, with nothing closed: every minute is emitted anew.
+    /// The state of a snapshot, with nothing emitted: every minute goes out anew, and a retired one
+    /// is taken back again by the next [`retire`](Self::retire).
     #[must_use]
     pub fn restore(snapshot: WindowsSnapshot) -> Self {
         let windows = snapshot.minutes.into_iter().map(|(start_ms, counts)| Window {
@@ -175,7 +199,8 @@ impl OpenWindows {
         });
         Self {
             windows: windows.collect(),
-            last: 0,
+            taken_back: 0,
+            last: NOWHERE,
             closed_up_to_ms: snapshot.retired_up_to_ms,
             retired_up_to_ms: snapshot.retired_up_to_ms,
         }
@@ -193,6 +218,12 @@ impl OpenWindows {
             self.windows.insert(place, window);
         }
         Some(place)
+    }
+
+    /// The minutes that end at or before `up_to_ms` and were not taken back.
+    fn held_by(&mut self, up_to_ms: i64) -> &mut [Window] {
+        let ending = self.ending_by(up_to_ms).max(self.taken_back);
+        &mut self.windows[self.taken_back..ending]
     }
 
     /// How many minutes end at or before `up_to_ms`.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::output::Format;
-use crate::torture::FaultArgs;
+use crate::start::StartArgs;
 use crate::units::duration_argument;
 
 mod registry;
@@ -67,7 +67,10 @@ pub(crate) enum Command {
     /// Look at the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Kill a deployment again and again, and hold its counts against an independent model.
+    /// Checkpoints and savepoints.
+    #[command(subcommand, after_help = crate::checkpoints::HELP)]
+    Checkpoints(crate::checkpoints::CheckpointsCommand),
+    /// Kill a deployment again and again and compare its counts with a model.
     #[command(after_help = crate::torture::HELP)]
     Torture(crate::torture::TortureArgs),
     /// Measure.
@@ -112,11 +115,8 @@ pub(crate) struct UpArgs {
     /// Worker threads of the dataflow.
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<u16>,
-    /// Start although retention has removed records that no row was checked against.
-    #[arg(long)]
-    pub(crate) accept_hole: bool,
     #[command(flatten)]
-    pub(crate) faults: FaultArgs,
+    pub(crate) start: StartArgs,
 }
 
 #[derive(Args, Debug)]
@@ -132,11 +132,8 @@ pub(crate) struct WorkerArgs {
     /// Worker threads of the dataflow.
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<u16>,
-    /// Start although retention has removed records that no row was checked against.
-    #[arg(long)]
-    pub(crate) accept_hole: bool,
     #[command(flatten)]
-    pub(crate) faults: FaultArgs,
+    pub(crate) start: StartArgs,
     /// Form of the report.
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) output: Format,

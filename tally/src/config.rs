@@ -8,8 +8,10 @@ mod layers;
 
 pub(crate) use layers::{Layers, Origin, SettingError};
 
+use std::path::PathBuf;
+
 use tally_collector::limits::Limits;
-use tally_model::bucket::DAY_MS;
+use tally_model::bucket::{DAY_MS, HOUR_MS, MINUTE_MS};
 use tally_model::ids::Shards;
 use tally_model::rules::{DedupRule, Timing};
 
@@ -19,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) pipeline: Pipeline,
     pub(crate) fixed: Fixed,
     pub(crate) log: Log,
+    /// The folder of checkpoints, unless they are in the data folder.
+    pub(crate) objects: Option<PathBuf>,
     pub(crate) retention: Retention,
     pub(crate) privacy: Privacy,
     pub(crate) collector: Collector,
@@ -31,6 +35,9 @@ pub(crate) struct Pipeline {
     pub(crate) timing: Timing,
     pub(crate) epoch_ms: i64,
     pub(crate) restate_every_ms: i64,
+    pub(crate) checkpoint_every_ms: i64,
+    /// How many closed minutes may wait for the counts store.
+    pub(crate) windows_wait_minutes: usize,
     pub(crate) workers: usize,
 }
 
@@ -113,6 +120,7 @@ impl Settings {
             pipeline,
             fixed,
             log,
+            objects: objects(layers)?,
             retention,
             privacy: Privacy {
                 key_cache_ttl_ms: layers.duration_u64("privacy.key_cache_ttl", 6_000, DAY_MS)?,
@@ -163,6 +171,7 @@ fn pipeline(layers: &Layers) -> Result<Pipeline, SettingError> {
             ),
         ));
     }
+    let windows_wait_ms = layers.duration("pipeline.windows_wait", HOUR_MS, 30 * DAY_MS)?;
     let workers = match layers.count("pipeline.workers", 0, u64::from(Shards::MAX))? {
         0 => std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
         workers => usize::try_from(workers).unwrap_or(1),
@@ -171,8 +180,20 @@ fn pipeline(layers: &Layers) -> Result<Pipeline, SettingError> {
         timing,
         epoch_ms: layers.duration("pipeline.epoch", 10, 60_000)?,
         restate_every_ms: layers.duration("pipeline.restate_every", 100, 3_600_000)?,
+        checkpoint_every_ms: layers.duration("pipeline.checkpoint_every", 100, DAY_MS)?,
+        windows_wait_minutes: usize::try_from(windows_wait_ms / MINUTE_MS).unwrap_or(usize::MAX),
         workers,
     })
+}
+
+/// The folder of `objects.url`; `None` stands for the data folder.
+fn objects(layers: &Layers) -> Result<Option<PathBuf>, SettingError> {
+    let url = layers.text("objects.url")?;
+    match url.strip_prefix("file:") {
+        Some(folder) if !folder.is_empty() => Ok(Some(PathBuf::from(folder))),
+        None if url == "auto" => Ok(None),
+        Some(_) | None => Err(layers.refuse("objects.url", "auto, file:FOLDER".to_owned())),
+    }
 }
 
 fn fixed(layers: &Layers) -> Result<Fixed, SettingError> {

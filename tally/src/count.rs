@@ -1,12 +1,13 @@
 //! `tally worker --bounded`: count the log of a data folder to its present end.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tally_checkpoints::writer::WriterOptions;
 use tally_dataflow::{
-    CountError, CountOptions, CountParts, CountProgress, CountReport, Mode, Stages, StopSignal,
+    CheckpointParts, CountError, CountOptions, CountParts, CountProgress, CountReport, Mode,
+    Stages, StopSignal,
 };
 use tally_model::revision::Generation;
 use tally_model::time::format_rfc3339;
@@ -14,6 +15,7 @@ use tally_operators::dedup::{DirectoryStore, SegmentStore};
 use tally_sinks::counts::WriterId;
 use tally_sinks::marks;
 
+use crate::checkpoints;
 use crate::cli::WorkerArgs;
 use crate::clock::SystemClock;
 use crate::config::Settings;
@@ -21,8 +23,8 @@ use crate::deployment::{Deployment, Missing, random};
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format};
 use crate::process;
+use crate::start::Start;
 use crate::target::load_settings;
-use crate::torture::Faults;
 
 /// `tally worker`.
 pub(crate) fn worker(args: &WorkerArgs) -> Result<(), Failure> {
@@ -34,7 +36,7 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<(), Failure> {
     let clock = Arc::new(SystemClock::new());
     let deployment = Deployment::open(&args.data_dir, Missing::Refuse, &settings, clock)?;
     deployment.set_origin()?;
-    let report = bounded(&deployment, &settings, args.accept_hole, &Faults::read(&args.faults)?)?;
+    let report = bounded(&deployment, &settings, &args.start.start()?)?;
     print(&report, args.output)?;
     let totals = &report.totals;
     let left_out = totals.late + totals.straggler + totals.past_window;
@@ -58,13 +60,11 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<(), Failure> {
 pub(crate) fn bounded(
     deployment: &Deployment,
     settings: &Settings,
-    accept_hole: bool,
-    faults: &Faults,
+    start: &Start,
 ) -> Result<CountReport, Failure> {
     let progress = Arc::new(CountProgress::default());
-    let parts =
-        parts(deployment, claim(deployment)?, Arc::clone(&progress), Arc::default(), faults)?;
-    let options = options(deployment, settings, Mode::Bounded, accept_hole);
+    let parts = parts(deployment, settings, start, Arc::clone(&progress), Arc::default())?;
+    let options = options(deployment, settings, Mode::Bounded, start);
     let total = records_to_read(deployment)?;
     let bar = bar(total, "counting");
     let outcome = std::thread::scope(|scope| {
@@ -90,34 +90,38 @@ pub(crate) fn claim(deployment: &Deployment) -> Result<Generation, Failure> {
 /// What the dataflow works on.
 pub(crate) fn parts(
     deployment: &Deployment,
-    generation: Generation,
+    settings: &Settings,
+    start: &Start,
     progress: Arc<CountProgress>,
     stop: Arc<StopSignal>,
-    faults: &Faults,
 ) -> Result<CountParts, Failure> {
     Ok(CountParts {
         log: deployment.event_log(),
-        counts: faults.counts(Arc::clone(&deployment.counts)),
+        counts: start.faults.counts(Arc::clone(&deployment.counts)),
         meta: Arc::clone(&deployment.meta),
         segments: dedup_segments(deployment)?,
+        checkpoints: Some(CheckpointParts {
+            objects: start.faults.objects(checkpoints::objects(&deployment.dir, settings)?),
+            deployment: deployment.id.clone(),
+            origin: start.origin.clone(),
+            keep_last: WriterOptions::KEEP_LAST,
+        }),
+        savepoints: Arc::default(),
         mixer: deployment.mixer(),
         clock: Arc::clone(&deployment.clock),
         writer: WriterId(u64::from_le_bytes(random()?)),
-        generation,
+        generation: claim(deployment)?,
         progress,
         stop,
     })
 }
 
-/// Where the dedup state keeps its ids, empty: until there are checkpoints, no run can use what an
-/// earlier one left.
+/// Where the dedup state keeps its ids.
 fn dedup_segments(deployment: &Deployment) -> Result<Arc<dyn SegmentStore>, Failure> {
     let open_files = usize::try_from(process::raise_open_files() / 4)
         .unwrap_or(usize::MAX)
         .clamp(DirectoryStore::OPEN_FILES_MAX / 2, 4_096);
-    let store = DirectoryStore::new(deployment.dir.join("dedup"), open_files)?;
-    store.keep_only(&BTreeSet::new())?;
-    Ok(Arc::new(store))
+    Ok(Arc::new(DirectoryStore::new(deployment.dir.join("dedup"), open_files)?))
 }
 
 /// How the dataflow works on it.
@@ -125,7 +129,7 @@ pub(crate) fn options(
     deployment: &Deployment,
     settings: &Settings,
     mode: Mode,
-    accept_hole: bool,
+    start: &Start,
 ) -> CountOptions {
     CountOptions {
         workers: settings.pipeline.workers,
@@ -134,8 +138,10 @@ pub(crate) fn options(
         dedup: deployment.dedup,
         epoch_ms: settings.pipeline.epoch_ms,
         restate_every_ms: settings.pipeline.restate_every_ms,
+        checkpoint_every_ms: settings.pipeline.checkpoint_every_ms,
+        windows_wait_minutes: settings.pipeline.windows_wait_minutes,
         mode,
-        accept_hole,
+        accept_hole: start.accept_hole,
         minutes_kept_days: settings.retention.minutes_days,
         stages: Stages::All,
         ..CountOptions::default()
@@ -173,7 +179,10 @@ pub(crate) fn failure(error: CountError) -> Failure {
             );
             Failure { exit: Exit::Refused, error }
         }
-        CountError::Fenced { .. } => Failure::new(Exit::Refused, error),
+        CountError::Fenced { .. } | CountError::LogShort { .. } | CountError::State { .. } => {
+            Failure::new(Exit::Refused, error)
+        }
+        CountError::Checkpoint(error) => checkpoints::failure(error),
         _ => Failure::new(Exit::Failed, error),
     }
 }

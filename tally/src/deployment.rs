@@ -4,7 +4,8 @@
 //! DIR/deployment.json  what was fixed when the deployment was made
 //! DIR/lock             held by the one process that has the folder open
 //! DIR/log/             the event log
-//! DIR/dedup/           ids of the dedup state; made anew from the log at each start
+//! DIR/dedup/           ids of the dedup state, as the last checkpoint or the log gives them
+//! DIR/objects/         checkpoints and savepoints, unless objects.url says where
 //! DIR/counts.redb      counts, registry, tokens, marks
 //! DIR/keys.redb        wrapped keys of users, wrapped secrets of the deployment
 //! DIR/ledger.redb      erasure ledger, apart from the keys that it destroys
@@ -12,6 +13,7 @@
 //! DIR/bootstrap.json   the three keys of the first start (0600)
 //! ```
 
+mod descriptor;
 mod files;
 
 use std::fs::File;
@@ -38,27 +40,10 @@ use tally_sinks::tokens::{Scope, TokenError, TokenKind, Tokens, format_secret};
 use crate::config::{Chosen, Settings};
 use crate::failure::{Exit, Failure};
 
+pub(crate) use descriptor::id_of;
+use descriptor::{Descriptor, describe, no_deployment, refuse_foreign};
 use files::{lock, make_folder};
 pub(crate) use files::{random, write_whole};
-
-const FORMAT: &str = "tally-deployment";
-const VERSION: u32 = 1;
-
-/// What was fixed when the deployment was made.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Descriptor {
-    format: String,
-    version: u32,
-    id: String,
-    created_at_ms: i64,
-    shards: u16,
-    partitions: u32,
-    dedup_window_ms: i64,
-    dedup_bucket_ms: i64,
-    /// Whether every part of the folder was made; from then on a missing one is a loss.
-    #[serde(default)]
-    complete: bool,
-}
 
 /// The parts of a complete folder.
 const PARTS: [&str; 5] =
@@ -76,6 +61,7 @@ pub(crate) struct BootstrapKeys {
 /// A data folder that this process has open.
 pub(crate) struct Deployment {
     pub(crate) dir: PathBuf,
+    pub(crate) id: String,
     pub(crate) shards: Shards,
     pub(crate) dedup: DedupRule,
     pub(crate) log: Arc<SegmentLog>,
@@ -113,13 +99,7 @@ impl Deployment {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, Failure> {
         if missing == Missing::Refuse && !dir.join("deployment.json").exists() {
-            return Err(Failure::message(
-                Exit::NotFound,
-                format!(
-                    "{} is no data folder of Tally: there is no deployment.json",
-                    dir.display()
-                ),
-            ));
+            return Err(no_deployment(dir));
         }
         refuse_foreign(dir)?;
         make_folder(dir)
@@ -156,6 +136,7 @@ impl Deployment {
         }
         Ok(Self {
             dir: dir.to_owned(),
+            id: descriptor.id,
             shards,
             dedup,
             log: Arc::new(log),
@@ -214,12 +195,6 @@ fn open_store(path: &Path) -> Result<RedbStore, Failure> {
     RedbStore::open(path).map_err(|error: OpenError| Failure::new(Exit::Refused, error))
 }
 
-impl Descriptor {
-    fn write(&self, dir: &Path) -> Result<(), Failure> {
-        write_whole(&dir.join("deployment.json"), &serde_json::to_vec_pretty(self)?, 0o644)
-    }
-}
-
 /// A part that is gone must not be made anew: counts would lose their names, sealed events their
 /// keys, erased users their erasure.
 fn refuse_incomplete(dir: &Path) -> Result<(), Failure> {
@@ -230,71 +205,6 @@ fn refuse_incomplete(dir: &Path) -> Result<(), Failure> {
             part.display()
         ))),
     }
-}
-
-/// A folder that holds files but no deployment belongs to somebody else.
-fn refuse_foreign(dir: &Path) -> Result<(), Failure> {
-    if !dir.exists() || dir.join("deployment.json").exists() {
-        return Ok(());
-    }
-    let entries = std::fs::read_dir(dir)
-        .with_context(|| format!("cannot read the data folder {}", dir.display()))?;
-    for entry in entries {
-        let name = entry?.file_name();
-        // A start that was cut short before the descriptor was written leaves the lock alone.
-        // A fresh ext4 volume has a lost+found.
-        if name != "lock" && name != "deployment.json.new" && name != "lost+found" {
-            return Err(Failure::refused(format!(
-                "{} is not a data folder of Tally (it holds {} but no deployment.json); choose an \
-                 empty or a new folder with --data-dir",
-                dir.display(),
-                Path::new(&name).display(),
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn describe(dir: &Path, settings: &Settings, clock: &dyn Clock) -> Result<Descriptor, Failure> {
-    let path = dir.join("deployment.json");
-    if !path.exists() {
-        let fixed = &settings.fixed;
-        let descriptor = Descriptor {
-            format: FORMAT.to_owned(),
-            version: VERSION,
-            id: new_id()?.to_string(),
-            created_at_ms: clock.now_ms(),
-            shards: fixed.shards.value.count(),
-            partitions: fixed.partitions.value,
-            dedup_window_ms: fixed.dedup.value.window_ms(),
-            dedup_bucket_ms: fixed.dedup.value.width_ms(),
-            complete: false,
-        };
-        descriptor.write(dir)?;
-        return Ok(descriptor);
-    }
-    let text = std::fs::read_to_string(&path)
-        .with_context(|| format!("cannot read {}", path.display()))?;
-    let damaged = |what: &str| {
-        Failure::refused(format!(
-            "{} is damaged or foreign ({what}); restore the folder from a backup, or choose \
-             another one with --data-dir",
-            path.display()
-        ))
-    };
-    let descriptor: Descriptor =
-        serde_json::from_str(&text).map_err(|error| damaged(&error.to_string()))?;
-    if descriptor.format != FORMAT {
-        return Err(damaged("it describes something else"));
-    }
-    if descriptor.version != VERSION {
-        return Err(Failure::refused(format!(
-            "{} has version {}; this program reads version {VERSION}",
-            path.display(),
-            descriptor.version
-        )));
-    }
-    Ok(descriptor)
 }
 
 fn fixed(
@@ -383,8 +293,4 @@ fn bootstrap_keys(
         }
     }
     Ok(keys)
-}
-
-fn new_id() -> Result<uuid::Uuid, Failure> {
-    Ok(uuid::Builder::from_random_bytes(random()?).into_uuid())
 }

@@ -20,6 +20,7 @@ use crate::count::{self, bar};
 use crate::deployment::{Deployment, Missing};
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format};
+use crate::start::Start;
 use crate::target::{Place, load_settings};
 
 use importer::Importer;
@@ -106,7 +107,7 @@ fn into_folder(dir: &Path, args: &ImportArgs) -> Result<Report, Failure> {
         ReceivedAtArg::EventTime => history(lines, args, &deployment, &settings)?,
     };
     if args.wait {
-        count::bounded(&deployment, &settings, false, &crate::torture::Faults::default())?;
+        count::bounded(&deployment, &settings, &Start::default())?;
     }
     Ok(report)
 }

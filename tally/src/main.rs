@@ -7,6 +7,7 @@
 mod admin;
 mod ask;
 mod bench;
+mod checkpoints;
 mod cli;
 mod clock;
 mod config;
@@ -24,6 +25,7 @@ mod output;
 mod process;
 mod serve;
 mod services;
+mod start;
 mod synth;
 mod target;
 mod torture;
@@ -63,6 +65,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Late(command) => late::late(command),
         Command::Config(ConfigCommand::Check(args)) => check_config(args),
         Command::Config(ConfigCommand::Show { config, output }) => show_config(config, *output),
+        Command::Checkpoints(command) => checkpoints::checkpoints(command),
         Command::Torture(args) => torture::torture(args),
         Command::Bench(command) => bench::bench(command),
     }

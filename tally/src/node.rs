@@ -28,7 +28,6 @@ use crate::output;
 use crate::serve::{self, ServeLimits};
 use crate::services;
 use crate::target::load_settings;
-use crate::torture::Faults;
 
 /// How long open requests may go on after SIGTERM; supervisors kill after 30 s.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(20);
@@ -280,11 +279,10 @@ fn start_counting(
     progress: &Arc<CountProgress>,
     stop: &Arc<StopSignal>,
 ) -> Result<Counting, Failure> {
-    let generation = count::claim(deployment)?;
-    let faults = Faults::read(&args.faults)?;
+    let start = args.start.start()?;
     let (progress, stop) = (Arc::clone(progress), Arc::clone(stop));
-    let parts = count::parts(deployment, generation, progress, stop, &faults)?;
-    let options = count::options(deployment, settings, Mode::Continuous, args.accept_hole);
+    let parts = count::parts(deployment, settings, &start, progress, stop)?;
+    let options = count::options(deployment, settings, Mode::Continuous, &start);
     let running = Arc::new(AtomicBool::new(true));
     let (ended, counting_ended) = oneshot::channel();
     let flag = Arc::clone(&running);

@@ -6,6 +6,7 @@ use timely::dataflow::operators::vec::Input;
 use timely::dataflow::operators::{Capture, capture::Extract};
 
 use super::*;
+use crate::restore;
 use crate::shared::Start;
 use crate::testing::{Deployment, T0};
 
@@ -32,8 +33,13 @@ fn shared() -> Arc<Shared> {
     let mut tally = Deployment::new(1, 1);
     // Only the differences of events are looked at: no quiet minute gets a marker.
     let first_minute_ms = T0 + 1_000 * HOUR_MS;
-    let start = Start { low: vec![0], end: vec![0], first_minute_ms, retired_up_to_ms: None };
+    let start = Start { from: vec![0], end: vec![0], first_minute_ms, ..Start::default() };
     Arc::new(Shared::new(tally.parts(), tally.options, start))
+}
+
+fn counts(shared: &Shared) -> LocalCounts {
+    let shards = restore::shards(shared, 0).unwrap();
+    LocalCounts::new(0, &shared.options, shards, shared.start.first_minute_ms, None)
 }
 
 /// What came out, as (epoch, minute, difference).
@@ -53,13 +59,7 @@ fn a_minute_goes_out_whole_once_both_inputs_have_passed_the_epoch() {
         let (mut batches, mut reports, captured) = worker.dataflow::<Epoch, _, _>(|scope| {
             let (batches, batch_stream) = scope.new_input();
             let (reports, report_stream) = scope.new_input();
-            let counts = LocalCounts::new(
-                0,
-                &shared.options,
-                1,
-                &shared.parts.segments,
-                shared.start.first_minute_ms,
-            );
+            let counts = counts(&shared);
             let combined = combine(batch_stream, report_stream, counts, Arc::clone(&shared));
             (batches, reports, combined.partials.capture())
         });
@@ -98,13 +98,7 @@ fn without_a_report_nothing_goes_out() {
         worker.dataflow::<Epoch, _, _>(|scope| {
             let (mut batches, batch_stream) = scope.new_input();
             let (_reports, report_stream) = scope.new_input();
-            let counts = LocalCounts::new(
-                0,
-                &shared.options,
-                1,
-                &shared.parts.segments,
-                shared.start.first_minute_ms,
-            );
+            let counts = counts(&shared);
             let combined = combine(batch_stream, report_stream, counts, Arc::clone(&shared));
             batches.send(batch(1, 0, &shared));
             combined.partials.capture()

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use tally_model::bucket::{Bucket, HOUR_MS};
 use tally_model::ids::{MixedId, Shards};
 use tally_model::types::TypeId;
-use tally_operators::dedup::MemoryStore;
+use tally_operators::dedup::DedupOptions;
 use tally_operators::watermark::Hold;
 
 use super::*;
@@ -15,8 +15,15 @@ fn options(workers: usize) -> CountOptions {
 }
 
 fn locals(workers: usize) -> Vec<LocalCounts> {
-    let segments: Arc<dyn SegmentStore> = Arc::new(MemoryStore);
-    let local = |worker| LocalCounts::new(worker, &options(workers), 1, &segments, START_MS);
+    let local = |worker| {
+        let options = options(workers);
+        let owned = options.shards.all().filter(|shard| shard.owner(workers) == worker);
+        let shard = |shard| {
+            let ids = DedupOptions { shard, ..DedupOptions::default() };
+            ShardState::new(ids, options.dedup, options.timing, options.stages)
+        };
+        LocalCounts::new(worker, &options, owned.map(shard).collect(), START_MS, None)
+    };
     (0..workers).map(local).collect()
 }
 

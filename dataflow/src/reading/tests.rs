@@ -10,10 +10,10 @@ use crate::testing::{Deployment, T0, event};
 /// The reading of one worker of a deployment whose run starts now.
 fn reading(tally: &mut Deployment, mode: Mode, worker: usize) -> Reading {
     let start = Start {
-        low: tally.log.low_offsets().unwrap(),
+        from: tally.log.low_offsets().unwrap(),
         end: tally.log.end_offsets().unwrap(),
         first_minute_ms: T0,
-        retired_up_to_ms: None,
+        ..Start::default()
     };
     let options = CountOptions { mode, ..tally.options };
     Reading::open(&Shared::new(tally.parts(), options, start), worker).unwrap()

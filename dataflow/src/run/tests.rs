@@ -16,6 +16,7 @@ use crate::testing::{
 use crate::{CountError, MissingRange, Mode, Stages};
 
 mod laws;
+mod restarts;
 
 const CLOSE_MS: i64 = Timing::DEFAULT.watermark_delay_ms;
 const RETIRE_MS: i64 = Timing::DEFAULT.retire_after_ms();

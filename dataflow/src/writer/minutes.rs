@@ -101,6 +101,11 @@ impl Minutes {
         minutes.find(|(_, minute)| !minute.readable).map(|(start_ms, _)| *start_ms)
     }
 
+    /// The oldest minute that waits.
+    pub(super) fn first_waiting(&self) -> Option<i64> {
+        self.waiting.first().copied()
+    }
+
     /// How many minutes wait.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()

@@ -19,8 +19,7 @@ impl Hand {
     }
 
     fn of(mut tally: Deployment) -> Self {
-        let start =
-            Start { low: vec![0], end: vec![0], first_minute_ms: T0, retired_up_to_ms: None };
+        let start = Start { from: vec![0], end: vec![0], first_minute_ms: T0, ..Start::default() };
         let shared = Arc::new(Shared::new(tally.parts(), tally.options, start));
         let writer = Writer::new(Arc::clone(&shared), 3);
         Self { tally, shared, writer }

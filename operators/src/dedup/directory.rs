@@ -1,10 +1,5 @@
 //! Segments as files of one directory.
 //!
-//! A file is its pages, 4 KiB each, then a footer. A page is 255 ids, little-endian and ascending,
-//! and a CRC-32C; the last page is as short as its ids. Each checksum covers the segment's name
-//! and the page's number too, so a page that was swapped for another is found out. The footer is
-//! magic, format version, number of ids and a checksum.
-//!
 //! Nothing is synced to disk: the checkpoint is what survives a crash, these files only spare it
 //! the way. A file that the crash cut short is found out when it is opened or read through.
 
@@ -16,17 +11,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+mod format;
+
+use self::format::{
+    CRC_BYTES, FOOTER_BYTES, ID_BYTES, PAGE_BYTES, footer, page_checksum, pages_bytes, parse_footer,
+};
 use super::filter::{count, index};
 use super::search::count_not_above;
 use super::segment::SegmentHandle;
 use super::store::{PAGE_IDS, SegmentData, SegmentError, SegmentName, SegmentStore, SegmentWriter};
 
-const ID_BYTES: usize = size_of::<u128>();
-const CRC_BYTES: usize = size_of::<u32>();
-const PAGE_BYTES: usize = 4096;
-const MAGIC: [u8; 8] = *b"tallyids";
-const VERSION: u32 = 1;
-const FOOTER_BYTES: usize = MAGIC.len() + size_of::<u32>() + size_of::<u64>() + CRC_BYTES;
 const EXTENSION: &str = "ids";
 /// What the files of retired segments may take: so many, each of so many bytes.
 const SPARE_FILES_MAX: usize = 256;
@@ -91,27 +85,6 @@ impl DirectoryStore {
         Ok(SegmentHandle { name, data: Arc::new(self.data(name, ids, file)) })
     }
 
-    /// Removes the segments that are not in `names`: what a crash left behind. Other files stay.
-    /// Returns how many were removed.
-    ///
-    /// # Errors
-    /// [`SegmentError::Directory`] if the directory cannot be read or a file not be removed.
-    pub fn keep_only(&self, names: &BTreeSet<SegmentName>) -> Result<u64, SegmentError> {
-        let failed = |source| SegmentError::Directory { path: self.path.clone(), source };
-        let mut removed = 0;
-        for entry in fs::read_dir(&self.path).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
-            let is_segment = path.extension().is_some_and(|extension| extension == EXTENSION);
-            let stem = path.file_stem().and_then(|stem| stem.to_str());
-            let name = stem.filter(|_| is_segment).and_then(SegmentName::parse);
-            if name.is_some_and(|name| !names.contains(&name)) {
-                fs::remove_file(&path).map_err(failed)?;
-                removed += 1;
-            }
-        }
-        Ok(removed)
-    }
-
     fn file_path(&self, name: SegmentName) -> PathBuf {
         self.path.join(format!("{name}.{EXTENSION}"))
     }
@@ -121,6 +94,11 @@ impl DirectoryStore {
         self.files.open.keep(&slot, Arc::new(file));
         let files = Arc::clone(&self.files);
         FileSegment { name, ids, slot, files, retired: AtomicBool::new(false) }
+    }
+
+    /// Keeps a file from being used for another segment.
+    fn no_spare(&self, path: &Path) {
+        lock(&self.files.spare).retain(|spare| spare != path);
     }
 
     /// A file for a new segment: a spare one, with old content in it, or an empty one.
@@ -138,45 +116,6 @@ impl DirectoryStore {
     }
 }
 
-/// Bytes of the pages of a segment of `ids` ids.
-fn pages_bytes(ids: u64) -> u64 {
-    let page_ids = count(PAGE_IDS);
-    let (full, rest) = (ids / page_ids, ids % page_ids);
-    let last = if rest == 0 { 0 } else { rest * count(ID_BYTES) + count(CRC_BYTES) };
-    full * count(PAGE_BYTES) + last
-}
-
-fn page_checksum(name: SegmentName, page: usize, ids: &[u8]) -> u32 {
-    let seed = u32::from(name.shard.0) ^ name.generation.rotate_left(16);
-    let crc = crc32c::crc32c_append(seed, &name.sequence.to_le_bytes());
-    crc32c::crc32c_append(crc32c::crc32c_append(crc, &count(page).to_le_bytes()), ids)
-}
-
-fn footer(name: SegmentName, ids: u64) -> Vec<u8> {
-    let mut footer = Vec::with_capacity(FOOTER_BYTES);
-    footer.extend_from_slice(&MAGIC);
-    footer.extend_from_slice(&VERSION.to_le_bytes());
-    footer.extend_from_slice(&ids.to_le_bytes());
-    let checksum = page_checksum(name, usize::MAX, &footer);
-    footer.extend_from_slice(&checksum.to_le_bytes());
-    footer
-}
-
-/// The number of ids that a footer states.
-fn parse_footer(name: SegmentName, bytes: &[u8; FOOTER_BYTES]) -> Result<u64, SegmentError> {
-    let (content, checksum) = bytes.split_at(FOOTER_BYTES - CRC_BYTES);
-    let (magic, rest) = content.split_at(MAGIC.len());
-    let (version, ids) = rest.split_at(size_of::<u32>());
-    let version = version.try_into().map_or(0, u32::from_le_bytes);
-    if magic == MAGIC && version > VERSION {
-        return Err(SegmentError::Version { name, version });
-    }
-    if magic != MAGIC || checksum != page_checksum(name, usize::MAX, content).to_le_bytes() {
-        return Err(SegmentError::Damaged { name, page: 0 });
-    }
-    Ok(ids.try_into().map_or(0, u64::from_le_bytes))
-}
-
 impl SegmentStore for DirectoryStore {
     fn create(&self, name: SegmentName, ids: u64) -> Result<Box<dyn SegmentWriter>, SegmentError> {
         let failed = |source| SegmentError::Io { name, act: "write", source };
@@ -187,6 +126,48 @@ impl SegmentStore for DirectoryStore {
         data.retire();
         let file = BufWriter::with_capacity(16 * PAGE_BYTES, file);
         Ok(Box::new(FileWriter { file, data, page: Vec::with_capacity(PAGE_BYTES), pages: 0 }))
+    }
+
+    fn import(&self, name: SegmentName, content: &[u8]) -> Result<SegmentHandle, SegmentError> {
+        let path = self.file_path(name);
+        self.no_spare(&path);
+        fs::write(path, content).map_err(|source| SegmentError::Io {
+            name,
+            act: "write",
+            source,
+        })?;
+        self.open(name)
+    }
+
+    fn adopt(
+        &self,
+        name: SegmentName,
+        is_it: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Option<SegmentHandle>, SegmentError> {
+        let path = self.file_path(name);
+        self.no_spare(&path);
+        match fs::read(path) {
+            Ok(content) if is_it(&content) => self.open(name).map(Some),
+            Ok(_other) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(SegmentError::Io { name, act: "read", source }),
+        }
+    }
+
+    fn keep_only(&self, names: &BTreeSet<SegmentName>) -> Result<u64, SegmentError> {
+        let failed = |source| SegmentError::Directory { path: self.path.clone(), source };
+        let mut removed = 0;
+        for entry in fs::read_dir(&self.path).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let is_segment = path.extension().is_some_and(|extension| extension == EXTENSION);
+            let stem = path.file_stem().and_then(|stem| stem.to_str());
+            let name = stem.filter(|_| is_segment).and_then(SegmentName::parse);
+            if name.is_some_and(|name| !names.contains(&name)) {
+                fs::remove_file(&path).map_err(failed)?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
     }
 
     fn ram_bytes_per_id(&self) -> u64 {
@@ -318,6 +299,14 @@ impl SegmentData for FileSegment {
         let mut bytes = [0; PAGE_BYTES];
         ids.extend(decode(self.read(page, &mut bytes)?));
         Ok(())
+    }
+
+    fn export(&self) -> Result<Vec<u8>, SegmentError> {
+        let mut content = vec![0; index(self.disk_bytes())];
+        let read = self.files.open.file(&self.slot);
+        read.and_then(|file| file.read_exact_at(&mut content, 0))
+            .map_err(|source| SegmentError::Io { name: self.name, act: "read", source })?;
+        Ok(content)
     }
 
     fn ram_bytes(&self) -> u64 {

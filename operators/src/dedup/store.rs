@@ -1,5 +1,6 @@
 //! The seam behind which frozen ids are kept, and its memory version.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use tally_model::ids::Shard;
 
 use super::filter::count;
 use super::search::count_not_above;
+use super::segment::SegmentHandle;
 
 /// How many ids one page of a segment holds: with its checksum it fills 4 KiB.
 pub const PAGE_IDS: usize = 255;
@@ -95,6 +97,31 @@ pub trait SegmentStore: fmt::Debug + Send + Sync {
     /// [`SegmentError::Io`] if there is no room for it or the name is taken.
     fn create(&self, name: SegmentName, ids: u64) -> Result<Box<dyn SegmentWriter>, SegmentError>;
 
+    /// Makes a segment of what [`SegmentData::export`] gave, in place of any of that name.
+    ///
+    /// # Errors
+    /// [`SegmentError::Io`] if there is no room for it; [`SegmentError::Damaged`] and
+    /// [`SegmentError::Version`] if the content is not what a store of this kind exports.
+    fn import(&self, name: SegmentName, content: &[u8]) -> Result<SegmentHandle, SegmentError>;
+
+    /// Opens the segment of that name if an earlier process has left it here with exactly the
+    /// content that `is_it` accepts; `None` if it is not here or something else is.
+    ///
+    /// # Errors
+    /// [`SegmentError::Io`] if it cannot be told.
+    fn adopt(
+        &self,
+        name: SegmentName,
+        is_it: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Option<SegmentHandle>, SegmentError>;
+
+    /// Removes the segments that are not in `names`: what an earlier process left behind. Returns
+    /// how many were removed.
+    ///
+    /// # Errors
+    /// [`SegmentError::Directory`] if they cannot be listed or removed.
+    fn keep_only(&self, names: &BTreeSet<SegmentName>) -> Result<u64, SegmentError>;
+
     /// RAM that the ids themselves take, in bytes each: what a budget has to reckon with.
     fn ram_bytes_per_id(&self) -> u64;
 }
@@ -131,6 +158,13 @@ pub trait SegmentData: fmt::Debug + Send + Sync {
     /// [`SegmentError`] if the page cannot be read or is not what was written.
     fn read_page(&self, page: usize, ids: &mut Vec<u128>) -> Result<(), SegmentError>;
 
+    /// The whole segment as bytes, for [`SegmentStore::import`]. Possible for as long as there is a
+    /// handle.
+    ///
+    /// # Errors
+    /// [`SegmentError::Io`] if it cannot be read.
+    fn export(&self) -> Result<Vec<u8>, SegmentError>;
+
     /// Bytes of RAM that the ids take.
     fn ram_bytes(&self) -> u64;
 
@@ -154,6 +188,27 @@ struct MemorySegment {
 impl SegmentStore for MemoryStore {
     fn create(&self, _name: SegmentName, ids: u64) -> Result<Box<dyn SegmentWriter>, SegmentError> {
         Ok(Box::new(MemorySegment { ids: Vec::with_capacity(super::filter::index(ids)) }))
+    }
+
+    fn import(&self, name: SegmentName, content: &[u8]) -> Result<SegmentHandle, SegmentError> {
+        let (ids, rest) = content.as_chunks::<{ size_of::<u128>() }>();
+        if !rest.is_empty() {
+            return Err(SegmentError::Damaged { name, page: ids.len() / PAGE_IDS });
+        }
+        let ids = ids.iter().map(|id| u128::from_le_bytes(*id)).collect();
+        Ok(SegmentHandle { name, data: Arc::new(MemorySegment { ids }) })
+    }
+
+    fn adopt(
+        &self,
+        _name: SegmentName,
+        _is_it: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Option<SegmentHandle>, SegmentError> {
+        Ok(None)
+    }
+
+    fn keep_only(&self, _names: &BTreeSet<SegmentName>) -> Result<u64, SegmentError> {
+        Ok(0)
     }
 
     fn ram_bytes_per_id(&self) -> u64 {
@@ -194,6 +249,10 @@ impl SegmentData for MemorySegment {
     fn read_page(&self, page: usize, ids: &mut Vec<u128>) -> Result<(), SegmentError> {
         ids.extend_from_slice(self.page(page));
         Ok(())
+    }
+
+    fn export(&self) -> Result<Vec<u8>, SegmentError> {
+        Ok(self.ids.iter().flat_map(|id| id.to_le_bytes()).collect())
     }
 
     fn ram_bytes(&self) -> u64 {

@@ -87,3 +87,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_restored_watermark_stands_before_any_report_and_is_never_undercut() {
+    let mut global = GlobalWatermark::restored(1, Some(900));
+    assert_eq!(global.reached().watermark_ms, Some(900));
+    global.take(WatermarkReport {
+        worker: 0,
+        hold: Hold::At(100),
+        greatest_ms: Some(100),
+        caught_up: false,
+    });
+    assert_eq!(global.reached().watermark_ms, Some(900), "a replay starts with older records");
+}

@@ -58,9 +58,26 @@ fn retiring_emits_what_is_pending_then_takes_everything_back() {
     windows.retire(MINUTE_MS, &mut out, &mut taken_back);
     assert_eq!(list(&out), [(0, 1, 1), (0, 3, 1)]);
     assert_eq!(list(&taken_back), [(0, 1, -2), (0, 3, -1)]);
-    assert!(windows.is_empty());
     assert!(!windows.add(0, A), "a retired minute takes nothing more");
     assert!(windows.add(MINUTE_MS, A));
+    assert_eq!(windows.len(), 2, "its counts are kept until its row is stored");
+    windows.forget(2 * MINUTE_MS);
+    assert_eq!(windows.len(), 1, "what is not retired is not forgotten");
+    assert!(!windows.add(0, A));
+}
+
+#[test]
+fn a_retired_minute_whose_row_was_not_stored_goes_out_again_after_a_restart() {
+    let mut windows = OpenWindows::default();
+    windows.add(0, A);
+    windows.retire(MINUTE_MS, &mut Deltas::default(), &mut Deltas::default());
+    let mut windows = OpenWindows::restore(windows.snapshot());
+    assert!(!windows.add(0, A), "it is still retired");
+    let (mut out, mut taken_back) = (Deltas::default(), Deltas::default());
+    windows.retire(MINUTE_MS, &mut out, &mut taken_back);
+    assert_eq!((list(&out), list(&taken_back)), (vec![(0, 1, 1)], vec![(0, 1, -1)]));
+    windows.forget(MINUTE_MS);
+    assert!(windows.is_empty());
 }
 
 #[test]
@@ -81,6 +98,7 @@ enum Step {
     Close(i64),
     Restate,
     Retire(i64),
+    Forget(i64),
     Restart,
 }
 
@@ -90,6 +108,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0_i64..7).prop_map(Step::Close),
         1 => Just(Step::Restate),
         1 => (0_i64..4).prop_map(Step::Retire),
+        1 => (0_i64..5).prop_map(Step::Forget),
         1 => Just(Step::Restart),
     ]
 }
@@ -115,7 +134,7 @@ proptest! {
         let mut windows = OpenWindows::default();
         let mut counted: BTreeMap<(i64, u16), i64> = BTreeMap::new();
         let mut downstream = Downstream::default();
-        let mut retired = 0;
+        let (mut retired, mut taken_back_up_to) = (0, 0);
         for step in steps {
             let (mut out, mut taken_back) = (Deltas::default(), Deltas::default());
             match step {
@@ -130,9 +149,15 @@ proptest! {
                 Step::Restate => windows.restate(&mut out),
                 Step::Retire(up_to) => {
                     retired = retired.max(up_to);
+                    taken_back_up_to = taken_back_up_to.max(up_to);
                     windows.retire(up_to * MINUTE_MS, &mut out, &mut taken_back);
                 }
+                Step::Forget(up_to) => {
+                    windows.forget(up_to * MINUTE_MS);
+                    counted.retain(|(minute, _), _| *minute >= up_to.min(taken_back_up_to));
+                }
                 Step::Restart => {
+                    taken_back_up_to = 0;
                     windows = OpenWindows::restore(windows.snapshot());
                     downstream = Downstream::default();
                 }
@@ -144,12 +169,12 @@ proptest! {
                 prop_assert_eq!(downstream.0.get(&cell).copied(), Some(-by));
             }
             downstream.apply(&taken_back);
-            counted.retain(|(minute, _), _| *minute >= retired);
         }
         let mut out = Deltas::default();
         windows.close(100 * MINUTE_MS, &mut out);
         windows.restate(&mut out);
         downstream.apply(&out);
+        counted.retain(|(minute, _), _| *minute >= taken_back_up_to);
         prop_assert_eq!(downstream.0, counted);
     }
 }

@@ -13,8 +13,8 @@ use crate::count;
 use crate::deployment::{Deployment, Missing};
 use crate::failure::{Exit, Failure};
 use crate::output;
+use crate::start::Start;
 use crate::target::load_settings;
-use crate::torture::Faults;
 
 pub(super) fn run(args: &BenchCountArgs) -> Result<(), Failure> {
     let workers = i64::from(args.workers);
@@ -26,20 +26,31 @@ pub(super) fn run(args: &BenchCountArgs) -> Result<(), Failure> {
     output::note(format!("writing {} records into {}", args.synth.events, folder.path().display()));
     let mut rows = vec![measure("generate", || generate::fill(&deployment, &args.synth, |_| {}))?];
     rows.push(measure("raw", || raw(deployment.log.as_ref(), usize::from(args.workers)))?);
-    for (name, stages) in
-        [("decode", Stages::Decode), ("dedup", Stages::Dedup), ("count", Stages::All)]
-    {
-        let mut options = count::options(&deployment, &settings, Mode::Bounded, false);
+    for (name, stages, checkpoints) in [
+        ("decode", Stages::Decode, false),
+        ("dedup", Stages::Dedup, false),
+        ("count", Stages::All, false),
+        ("checkpoints", Stages::All, true),
+    ] {
+        let mut options = count::options(&deployment, &settings, Mode::Bounded, &Start::default());
         options.stages = stages;
         let progress = Arc::new(CountProgress::default());
-        let generation = count::claim(&deployment)?;
-        let faults = Faults::default();
-        let parts = count::parts(&deployment, generation, progress, Arc::default(), &faults)?;
+        let start = Start::default();
+        let mut parts = count::parts(&deployment, &settings, &start, progress, Arc::default())?;
+        if !checkpoints {
+            parts.checkpoints = None;
+        }
+        let progress = Arc::clone(&parts.progress);
         let mut more = serde_json::Map::new();
         let mut row: Row = measure(name, || {
             let report = tally_dataflow::run(parts, options).map_err(count::failure)?;
             more.insert("counted".to_owned(), json!(report.totals.counted));
             more.insert("repeats".to_owned(), json!(report.totals.repeats));
+            if checkpoints {
+                more.insert("checkpoints".to_owned(), json!(progress.checkpoints().written()));
+                let bytes = progress.checkpoints().bytes();
+                more.insert("checkpoint_bytes".to_owned(), json!(bytes));
+            }
             Ok(report.totals.records)
         })?;
         row.more = more;

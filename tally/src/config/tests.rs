@@ -29,6 +29,8 @@ fn a_bad_setting_names_file_key_and_allowed_values() {
         ("[log]\nretention = \"8d\"", &["log.retention", "longer than", "9d"]),
         ("[retention]\nminutes = \"36h\"", &["retention.minutes", "whole number of days"]),
         ("[retention]\nhours = \"59d\"", &["retention.hours", "at least", "60d"]),
+        ("[objects]\nurl = \"file:\"", &["objects.url", "auto, file:FOLDER"]),
+        ("[objects]\nurl = \"s3://x\"", &["objects.url", "auto, file:FOLDER"]),
         ("[counts]\nurl = \"redis://x\"", &["counts.url", "auto"]),
         ("[collector]\ncapture = \"yes\"", &["collector.capture", "true or false"]),
         ("[collector", &["tally.toml", "TOML"]),

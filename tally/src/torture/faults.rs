@@ -156,7 +156,6 @@ impl Faults {
     }
 
     /// The object store with this process's faults.
-    #[cfg_attr(not(test), expect(dead_code, reason = "`tally up` makes no checkpoints yet"))]
     pub(crate) fn objects(&self, inner: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
         match &self.plan {
             None => inner,

@@ -172,7 +172,7 @@ fn a_segment_of_a_later_version_is_not_called_damaged() {
     drop(write(&store(&dir), NAME, &[1]));
     let path = dir.path().join(format!("{NAME}.ids"));
     let mut bytes = fs::read(&path).unwrap();
-    let version_at = bytes.len() - FOOTER_BYTES + MAGIC.len();
+    let version_at = bytes.len() - FOOTER_BYTES + format::MAGIC.len();
     bytes[version_at] = 2;
     fs::write(&path, bytes).unwrap();
     assert!(matches!(store(&dir).open(NAME), Err(SegmentError::Version { version: 2, .. })));
