@@ -36,7 +36,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub(super) struct Outcome {
     pub(super) seed: u64,
     /// Kills by their point; `random` for those from outside.
-    pub(super) kills: BTreeMap<&'static str, u32>,
+    pub(super) kills: BTreeMap<&'static str, usize>,
     /// How long each restart took, in ms. A life that is cut short before its first
     /// acknowledgement has none.
     pub(super) restarts_ms: Vec<i64>,
