@@ -315,13 +315,18 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Opens the data folder here; no other process has it.
-    fn open(&self) -> Result<Deployment, Failure> {
+    /// Opens the data folder here; no other process has it. No death of a node may prevent that.
+    fn open(&self) -> Result<Deployment, Stop> {
         let mut layers = Layers::defaults();
         layers.add_environment(self.schedule.variables())?;
         let settings = Settings::check(&layers)?;
         let clock = Arc::clone(self.clock);
-        Deployment::open(&self.site.data_dir(), Missing::Refuse, &settings, clock)
+        Deployment::open(&self.site.data_dir(), Missing::Refuse, &settings, clock).map_err(
+            |failure| {
+                let life = self.life;
+                Stop::Differs(format!("no folder to open after life {life}: {:#}", failure.error))
+            },
+        )
     }
 }
 
