@@ -86,9 +86,9 @@ enum KnownFault {
 /// `tally torture`.
 pub(crate) fn torture(args: &TortureArgs) -> Result<(), Failure> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let scratch = match &args.dir {
-        Some(dir) => dir.clone(),
-        None => temporary_folder()?,
+    let (scratch, is_ours) = match &args.dir {
+        Some(dir) => (dir.clone(), !dir.exists()),
+        None => (temporary_folder()?, true),
     };
     let bar = count::bar(u64::from(args.seeds) * u64::from(args.kills), "kills");
     let mut outcomes = Vec::new();
@@ -98,8 +98,10 @@ pub(crate) fn torture(args: &TortureArgs) -> Result<(), Failure> {
         outcomes.push(outcome);
     }
     bar.finish_and_clear();
-    // Whatever was kept stays; the folder itself goes if nothing was.
-    drop(std::fs::remove_dir(&scratch));
+    if is_ours {
+        // This fails, as it should, while a deployment is kept in it.
+        drop(std::fs::remove_dir(&scratch));
+    }
     report::all(&outcomes, args.kills, args.output)?;
     match outcomes.iter().filter(|outcome| !outcome.differences.is_empty()).count() {
         0 => Ok(()),

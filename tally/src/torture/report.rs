@@ -18,15 +18,14 @@ pub(super) fn seed(outcome: &Outcome, format: Format) -> Result<(), Failure> {
         outcome.kills.iter().map(|(point, count)| format!("{count} {point}")).collect();
     let verdict = match outcome.differences.len() {
         0 => "no difference".to_owned(),
-        1 => "1 difference".to_owned(),
-        more => format!("{more} differences"),
+        more => plural(more, "difference"),
     };
     output::line(format!(
-        "seed {}: {} kills ({}), {} restarts, the slowest in {:.1} s, {} records, {verdict}",
+        "seed {}: {} ({}), {}, the slowest in {:.1} s, {} records, {verdict}",
         outcome.seed,
-        kills_of(outcome),
+        plural(kills_of(outcome), "kill"),
         kills.join(", "),
-        outcome.restarts_ms.len(),
+        plural(outcome.restarts_ms.len(), "restart"),
         seconds(worst_ms([outcome])),
         outcome.records,
     ))?;
@@ -60,13 +59,10 @@ fn row(outcome: &Outcome) -> Vec<String> {
 
 /// The last line, in plain words.
 fn verdict(outcomes: &[Outcome], kills: u16) -> String {
-    let plural = |count: u64, what: &str| {
-        if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
-    };
     match outcomes.iter().find(|outcome| !outcome.differences.is_empty()) {
         None => format!(
             "no difference in {} with {}",
-            plural(u64::try_from(outcomes.len()).unwrap_or(u64::MAX), "seed"),
+            plural(outcomes.len(), "seed"),
             plural(outcomes.iter().map(kills_of).sum(), "kill"),
         ),
         Some(outcome) => format!(
@@ -102,7 +98,7 @@ fn describe(outcomes: &[Outcome]) -> Value {
         .collect();
     json!({
         "seeds": seeds,
-        "kills": outcomes.iter().map(kills_of).sum::<u64>(),
+        "kills": outcomes.iter().map(kills_of).sum::<usize>(),
         "restarts": restarts.len(),
         "recoverySeconds": {"worst": seconds(worst_ms(outcomes)), "mean": seconds(mean_ms)},
         "differences": differences,
@@ -118,8 +114,12 @@ fn told(outcome: &Outcome) -> Vec<String> {
     told
 }
 
-fn kills_of(outcome: &Outcome) -> u64 {
-    outcome.kills.values().copied().map(u64::from).sum()
+fn kills_of(outcome: &Outcome) -> usize {
+    outcome.kills.values().sum()
+}
+
+fn plural(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 fn worst_ms<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> i64 {

@@ -154,12 +154,13 @@ impl Points {
 fn life(workers: u16, points: &mut Points, rng: &mut StdRng) -> Life {
     let crash = rng.random_bool(0.5).then(|| {
         let point = points.draw();
-        // The first checkpoints of a node are over within seconds, the first puts come once a
-        // minute.
+        // There is a checkpoint a second, of one data object for each of 64 shards and some more. A
+        // node puts rows once a minute and has little to collect.
         let most = match point {
             Point::BetweenPutAndAck | Point::DuringCollection => 1,
-            Point::BeforeUpload | Point::BeforeManifest | Point::AfterManifest => 3,
-            Point::BetweenObjects | Point::DuringRestore => 30,
+            Point::BeforeUpload | Point::BeforeManifest | Point::AfterManifest => 6,
+            Point::DuringRestore => 30,
+            Point::BetweenObjects => 100,
         };
         CrashAt { point, occurrence: rng.random_range(1..=most) }
     });

@@ -36,7 +36,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub(super) struct Outcome {
     pub(super) seed: u64,
     /// Kills by their point; `random` for those from outside.
-    pub(super) kills: BTreeMap<&'static str, u32>,
+    pub(super) kills: BTreeMap<&'static str, usize>,
     /// How long each restart took, in ms. A life that is cut short before its first
     /// acknowledgement has none.
     pub(super) restarts_ms: Vec<i64>,
@@ -315,13 +315,18 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Opens the data folder here; no other process has it.
-    fn open(&self) -> Result<Deployment, Failure> {
+    /// Opens the data folder here; no other process has it. No death of a node may prevent that.
+    fn open(&self) -> Result<Deployment, Stop> {
         let mut layers = Layers::defaults();
         layers.add_environment(self.schedule.variables())?;
         let settings = Settings::check(&layers)?;
         let clock = Arc::clone(self.clock);
-        Deployment::open(&self.site.data_dir(), Missing::Refuse, &settings, clock)
+        Deployment::open(&self.site.data_dir(), Missing::Refuse, &settings, clock).map_err(
+            |failure| {
+                let life = self.life;
+                Stop::Differs(format!("no folder to open after life {life}: {:#}", failure.error))
+            },
+        )
     }
 }
 

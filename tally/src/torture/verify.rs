@@ -1,6 +1,6 @@
 //! The end of a seed: what the log says by the naive model against what the deployment counted.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::Value;
 use tally_eventlog::EventLog;
@@ -45,7 +45,7 @@ impl LogFacts {
         let mut totals = Totals::default();
         let mut late_by_hour: BTreeMap<i64, u64> = BTreeMap::new();
         let mut ids = HashSet::new();
-        let mut held_ms = 0;
+        let mut held: HashMap<(EventId, i64), i64> = HashMap::new();
         each_record(log, |record| {
             totals.records += 1;
             let head = match RecordHead::decode(record.payload) {
@@ -59,7 +59,9 @@ impl LogFacts {
                     return;
                 }
             };
-            held_ms = held_ms.max(record.appended_at_ms - head.received_at_ms);
+            let this_ms = record.appended_at_ms - head.received_at_ms;
+            let least_ms = held.entry((head.id, head.received_at_ms)).or_insert(this_ms);
+            *least_ms = this_ms.min(*least_ms);
             ids.insert(head.id);
             let RecordHead { id, slot, event_time_ms, received_at_ms } = head;
             let event = LoggedEvent { id, slot, event_time_ms, received_at_ms };
@@ -68,6 +70,8 @@ impl LogFacts {
                 *late_by_hour.entry(Granularity::Hour.floor(event_time_ms)).or_default() += 1;
             }
         })?;
+        // Of a record and its copies in other partitions, the first one tells.
+        let held_ms = held.into_values().max().unwrap_or(0);
         let counts = truth.streaming_counts();
         totals.counted = counts.values().sum();
         totals.late = truth.late();
@@ -161,16 +165,18 @@ mod tests {
     #[test]
     fn a_log_is_read_by_the_model_with_all_its_causes() {
         let now_ms = 10 * HOUR_MS;
-        let log = MemoryLog::new(3, Arc::new(ManualClock::new(now_ms + 40)));
+        let clock = Arc::new(ManualClock::new(now_ms + 40));
+        let log = MemoryLog::new(3, Arc::<ManualClock>::clone(&clock));
         let nothing = NewRecord { partition: 2, key: [0; 16], payload: Vec::new() };
         let records = vec![
             record(0, 1, now_ms, now_ms),
-            record(1, 1, now_ms, now_ms),
             record(1, 2, now_ms - HOUR_MS, now_ms),
             record(2, 3, now_ms - 1, now_ms),
             nothing,
         ];
         synth::append(&log, records).unwrap();
+        clock.advance(9_000);
+        synth::append(&log, vec![record(1, 1, now_ms, now_ms)]).unwrap();
         let rule = DedupRule::new(10_000, 5_000).unwrap();
         let facts = LogFacts::read(&log, rule, TIMING).unwrap();
         let want =
