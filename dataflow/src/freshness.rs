@@ -18,17 +18,11 @@ pub struct Freshness {
 }
 
 impl Freshness {
-    /// How many minutes took at most each bound, in the order of [`FRESHNESS_BOUNDS_MS`], then all.
+    /// How many minutes took longer than the bound before and at most this one, in the order of
+    /// [`FRESHNESS_BOUNDS_MS`]; then those that took longer than all.
     #[must_use]
-    pub fn cumulative(&self) -> Vec<u64> {
-        let mut sum = 0;
-        let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
-        counts
-            .map(|count| {
-                sum += count;
-                sum
-            })
-            .collect()
+    pub fn counts(&self) -> Vec<u64> {
+        self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect()
     }
 
     /// The sum of all times, in ms.
@@ -50,15 +44,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_counts_below_every_bound_that_it_does_not_pass() {
+    fn a_time_counts_at_the_first_bound_that_it_does_not_pass() {
         let freshness = Freshness::default();
         for after_ms in [-5, 61_000, 61_001, 180_600, 9_000_000] {
             freshness.note(after_ms);
         }
-        let cumulative = freshness.cumulative();
-        assert_eq!(cumulative[..2], [2, 3]);
-        assert_eq!(cumulative[7..9], [3, 4]);
-        assert_eq!(cumulative[15..], [4, 5]);
+        let mut want = vec![0; FRESHNESS_BOUNDS_MS.len() + 1];
+        want[0] = 2;
+        want[1] = 1;
+        want[8] = 1;
+        want[16] = 1;
+        assert_eq!(freshness.counts(), want);
         assert_eq!(freshness.sum_ms(), 61_000 + 61_001 + 180_600 + 9_000_000);
     }
 }

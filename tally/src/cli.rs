@@ -70,6 +70,9 @@ pub(crate) enum Command {
     /// Checkpoints and savepoints.
     #[command(subcommand, after_help = crate::checkpoints::HELP)]
     Checkpoints(crate::checkpoints::CheckpointsCommand),
+    /// Make a checkpoint now and keep it under a name.
+    #[command(after_help = crate::savepoint::HELP)]
+    Savepoint(crate::savepoint::SavepointArgs),
     /// Kill a deployment again and again and compare its counts with a model.
     #[command(after_help = crate::torture::HELP)]
     Torture(crate::torture::TortureArgs),

@@ -5,6 +5,7 @@
 //! clock, signals and exit codes.
 
 mod admin;
+mod admin_api;
 mod ask;
 mod bench;
 mod checkpoints;
@@ -23,6 +24,7 @@ mod logging;
 mod node;
 mod output;
 mod process;
+mod savepoint;
 mod serve;
 mod services;
 mod start;
@@ -66,6 +68,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Config(ConfigCommand::Check(args)) => check_config(args),
         Command::Config(ConfigCommand::Show { config, output }) => show_config(config, *output),
         Command::Checkpoints(command) => checkpoints::checkpoints(command),
+        Command::Savepoint(args) => savepoint::savepoint(args),
         Command::Torture(args) => torture::torture(args),
         Command::Bench(command) => bench::bench(command),
     }

@@ -10,12 +10,15 @@ use prometheus_client::registry::Registry as Metrics;
 use serde_json::json;
 use tally_collector::Collector;
 use tally_collector::background::poll_ledger_every;
-use tally_dataflow::{CountError, CountProgress, CountReport, Mode, StopSignal};
+use tally_dataflow::{
+    CountError, CountOptions, CountParts, CountProgress, CountReport, Mode, Savepoints, StopSignal,
+};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::admin::{self, Admin, NodeMetrics};
+use crate::admin_api;
 use crate::cli::UpArgs;
 use crate::clock::SystemClock;
 use crate::config::Settings;
@@ -23,8 +26,8 @@ use crate::count;
 use crate::demo::Demo;
 use crate::deployment::{Deployment, Missing, write_whole};
 use crate::failure::{Exit, Failure};
-use crate::keys_api;
 use crate::output;
+use crate::savepoint::{self, SavepointsApi};
 use crate::serve::{self, ServeLimits};
 use crate::services;
 use crate::target::load_settings;
@@ -75,6 +78,8 @@ struct Node {
     stop_counting: Arc<StopSignal>,
     counting: JoinHandle<Result<CountReport, CountError>>,
     counting_ended: oneshot::Receiver<()>,
+    /// Somebody asked over HTTP to stop.
+    stop_asked: Arc<Notify>,
     services: Serving,
     /// Goes down last: while the node drains, it says so there.
     admin: Serving,
@@ -129,6 +134,7 @@ impl Node {
         let end = tokio::select! {
             _ = terminate.recv() => End::Signal,
             _ = interrupt.recv() => End::Signal,
+            () = node.stop_asked.notified() => End::Signal,
             _ = &mut node.counting_ended => End::CountingEnded,
         };
         let stopping = node.stop(end);
@@ -152,14 +158,30 @@ impl Node {
         deployment.set_origin()?;
         let mut metrics = Metrics::with_prefix("tally");
         let collector = services::collector(&deployment, settings, &mut metrics)?;
+        let stop_asked = Arc::new(Notify::new());
+        let savepoints = Arc::new(Savepoints::default());
         let router = services::query_router(&deployment, settings, &mut metrics)
             .merge(tally_collector::router(Arc::clone(&collector)))
-            .fallback(keys_api::not_found);
+            .merge(savepoint::router(SavepointsApi {
+                tokens: Arc::clone(&deployment.tokens),
+                savepoints: Arc::clone(&savepoints),
+                stop: Arc::clone(&stop_asked),
+            }))
+            .fallback(admin_api::not_found);
 
         let progress = Arc::new(CountProgress::default());
         let stop_counting = Arc::new(StopSignal::default());
-        let (counting, counting_ended, running) =
-            start_counting(args, &deployment, settings, &progress, &stop_counting)?;
+        let start = args.start.start()?;
+        let mut parts = count::parts(
+            &deployment,
+            settings,
+            &start,
+            Arc::clone(&progress),
+            Arc::clone(&stop_counting),
+        )?;
+        parts.savepoints = savepoints;
+        let options = count::options(&deployment, settings, Mode::Continuous, &start);
+        let (counting, counting_ended, running) = start_counting(parts, options)?;
 
         let draining = Arc::new(AtomicBool::new(false));
         let report = NodeMetrics::new(Arc::clone(&progress), Arc::clone(&deployment.log));
@@ -185,6 +207,7 @@ impl Node {
             stop_counting,
             counting,
             counting_ended,
+            stop_asked,
             draining,
         };
         Ok((node, urls))
@@ -272,17 +295,7 @@ impl Node {
 type Counting =
     (JoinHandle<Result<CountReport, CountError>>, oneshot::Receiver<()>, Arc<AtomicBool>);
 
-fn start_counting(
-    args: &UpArgs,
-    deployment: &Deployment,
-    settings: &Settings,
-    progress: &Arc<CountProgress>,
-    stop: &Arc<StopSignal>,
-) -> Result<Counting, Failure> {
-    let start = args.start.start()?;
-    let (progress, stop) = (Arc::clone(progress), Arc::clone(stop));
-    let parts = count::parts(deployment, settings, &start, progress, stop)?;
-    let options = count::options(deployment, settings, Mode::Continuous, &start);
+fn start_counting(parts: CountParts, options: CountOptions) -> Result<Counting, Failure> {
     let running = Arc::new(AtomicBool::new(true));
     let (ended, counting_ended) = oneshot::channel();
     let flag = Arc::clone(&running);

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use tally_dataflow::CountProgress;
+use tally_dataflow::{CountProgress, FRESHNESS_BOUNDS_MS};
 use tally_eventlog::segment::SegmentLog;
 use tally_model::reasons::InvalidReason;
 
@@ -80,7 +81,9 @@ impl NodeMetrics {
             "Whether the log was read to its start's end",
             caught_up,
         )?;
+        let help = "Start of the oldest minute that waits for the store";
         for (name, help, at_ms) in [
+            ("store_oldest_waiting_timestamp_seconds", help, progress.oldest_waiting_ms()),
             ("watermark_timestamp_seconds", "The global watermark", progress.watermark_ms()),
             ("readable_timestamp_seconds", "Readable up to", progress.readable_up_to_ms()),
             ("retired_timestamp_seconds", "Retired up to", progress.retired_up_to_ms()),
@@ -90,6 +93,74 @@ impl NodeMetrics {
             }
         }
         Ok(())
+    }
+
+    fn checkpoints(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let progress = self.progress.checkpoints();
+        counters(
+            encoder,
+            "checkpoints",
+            "Checkpoints, by what became of them",
+            "outcome",
+            &[("written", progress.written()), ("failed", progress.failed())],
+        )?;
+        let help = "Checkpoints that failed since the last one that was written";
+        gauge(encoder, "checkpoint_failures_in_a_row", help, progress.failed_in_a_row())?;
+        counter(encoder, "checkpoint_bytes", "Bytes uploaded", progress.bytes())?;
+        let help = "Bytes uploaded for the last checkpoint";
+        gauge(encoder, "checkpoint_last_bytes", help, progress.last_bytes())?;
+        let help = "How long the upload of the last checkpoint took";
+        float_gauge(encoder, "checkpoint_last_seconds", help, seconds(progress.last_took_ms()))?;
+        if let Some(at_ms) = progress.last_at_ms() {
+            let name = "checkpoint_last_timestamp_seconds";
+            float_gauge(encoder, name, "When the last one was written", seconds(at_ms))?;
+        }
+        Ok(())
+    }
+
+    fn dedup(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let stats = self.progress.dedup();
+        let counted = stats.counters;
+        for (name, help, value) in [
+            ("dedup_ids", "Ids held", stats.ids),
+            ("dedup_head_ids", "Of these, ids that are in no segment yet", stats.head_ids),
+            ("dedup_buckets", "Time buckets held, of all shards", stats.buckets),
+            ("dedup_segments", "Segments held", stats.segments),
+            ("dedup_memory_bytes", "Memory that the ids take", stats.ram_bytes),
+            ("dedup_disk_bytes", "Disk that the ids take", stats.disk_bytes),
+        ] {
+            gauge(encoder, name, help, value)?;
+        }
+        for (name, help, value) in [
+            ("dedup_records", "Records looked up", counted.records),
+            ("dedup_repeats", "Records that were repeats", counted.repeats),
+            ("dedup_evicted_ids", "Ids dropped with their buckets", counted.evicted_ids),
+            ("dedup_filter_probes", "Filters asked", counted.filter_probes),
+            ("dedup_searches", "Segments searched after a maybe", counted.segment_searches),
+            ("dedup_vain_searches", "Searches that found nothing", counted.vain_searches),
+            ("dedup_merged_ids", "Ids rewritten by merges", counted.merged_ids),
+        ] {
+            counter(encoder, name, help, value)?;
+        }
+        let help = "Share of the filters' bits that are set; about 0.4 is right";
+        float_gauge(encoder, "dedup_filter_fill", help, stats.filter_fill())
+    }
+
+    /// How long after its beginning a minute was stored for the first time.
+    fn freshness(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let freshness = self.progress.freshness();
+        let bounds = FRESHNESS_BOUNDS_MS.iter().map(|bound| seconds(*bound)).chain([f64::MAX]);
+        let counts = freshness.counts();
+        let sum = freshness.sum_ms().cast_signed();
+        let buckets: Vec<(f64, u64)> = bounds.zip(counts.iter().copied()).collect();
+        encoder
+            .encode_descriptor(
+                "freshness_seconds",
+                "From the beginning of a minute until its counts were stored for the first time",
+                None,
+                MetricType::Histogram,
+            )?
+            .encode_histogram::<NoLabelSet>(seconds(sum), counts.iter().sum(), &buckets, None)
     }
 
     fn log(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -125,6 +196,9 @@ impl Collector for NodeMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.events(&mut encoder)?;
         self.rows(&mut encoder)?;
+        self.freshness(&mut encoder)?;
+        self.checkpoints(&mut encoder)?;
+        self.dedup(&mut encoder)?;
         self.log(&mut encoder)?;
         Self::process(&mut encoder)
     }

@@ -113,7 +113,6 @@ pub(super) fn cells(
 
 /// Compares the published counts of late events by the hour of their eventTime, in ms since the
 /// Unix epoch.
-#[cfg_attr(not(test), expect(dead_code, reason = "no late counts are published yet"))]
 pub(super) fn late_hours(want: &BTreeMap<i64, u64>, got: &BTreeMap<i64, u64>) -> Vec<String> {
     let hours: std::collections::BTreeSet<i64> = want.keys().chain(got.keys()).copied().collect();
     let of = |counts: &BTreeMap<i64, u64>, hour| counts.get(&hour).copied().unwrap_or(0);

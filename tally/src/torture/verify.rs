@@ -10,7 +10,7 @@ use tally_model::record::{Decoded, RecordHead};
 use tally_model::rules::{DedupRule, Timing};
 use tally_model::truth::{LoggedEvent, Truth};
 use tally_model::types::TypeId;
-use tally_sinks::marks;
+use tally_sinks::{dirty, marks};
 
 use super::compare::{self, Cells, Stored, Totals};
 use super::log::each_record;
@@ -24,7 +24,6 @@ pub(super) struct LogFacts {
     /// Counts by (minute, slot) without late events.
     pub(super) counts: Cells,
     /// Late events by the hour of their eventTime.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no late counts are published yet"))]
     pub(super) late_by_hour: BTreeMap<i64, u64>,
     ids: HashSet<EventId>,
     /// The longest that a record took from its receivedAt stamp into the log, in ms.
@@ -110,6 +109,10 @@ pub(super) fn verify(
         names.by_id(slot).map_or_else(|| format!("slot {}", slot.0), |entry| entry.name.clone())
     };
     differences.extend(compare::cells(&facts.counts, &stored, excused, name));
+    let published = dirty::list(deployment.meta.as_ref(), i64::MIN..i64::MAX)?;
+    let late = published.into_iter().map(|(hour_ms, dirty)| (hour_ms, dirty.late));
+    let late: BTreeMap<i64, u64> = late.filter(|(_, late)| *late > 0).collect();
+    differences.extend(compare::late_hours(&facts.late_by_hour, &late));
     Ok((facts, differences))
 }
 
