@@ -4,8 +4,10 @@
 //! checked once, here, into [`Settings`], which cannot be wrong. Nothing reads the environment
 //! later.
 
+mod dedup_memory;
 mod layers;
 
+pub(crate) use dedup_memory::DedupMemory;
 pub(crate) use layers::{Layers, Origin, SettingError};
 
 use std::path::PathBuf;
@@ -20,6 +22,7 @@ use tally_model::rules::{DedupRule, Timing};
 pub(crate) struct Settings {
     pub(crate) pipeline: Pipeline,
     pub(crate) fixed: Fixed,
+    pub(crate) dedup_memory: DedupMemory,
     pub(crate) log: Log,
     /// The folder of checkpoints, unless they are in the data folder.
     pub(crate) objects: Option<PathBuf>,
@@ -119,6 +122,7 @@ impl Settings {
         let settings = Self {
             pipeline,
             fixed,
+            dedup_memory: DedupMemory::of(layers)?,
             log,
             objects: objects(layers)?,
             retention,
@@ -129,6 +133,8 @@ impl Settings {
             query: Query { cache_bytes: layers.size_usize("query.cache", 1 << 20, 1 << 40)? },
         };
         settings.check_retention(&settings.fixed.dedup.value)?;
+        let fixed = &settings.fixed;
+        settings.dedup_memory.check(fixed.dedup.value, fixed.shards.value)?;
         Ok(settings)
     }
 

@@ -99,7 +99,7 @@ pub(crate) fn parts(
         log: deployment.event_log(),
         counts: start.faults.counts(Arc::clone(&deployment.counts)),
         meta: Arc::clone(&deployment.meta),
-        segments: dedup_segments(deployment)?,
+        segments: dedup_segments(deployment, settings)?,
         checkpoints: Some(CheckpointParts {
             objects: start.faults.objects(checkpoints::objects(&deployment.dir, settings)?),
             deployment: deployment.id.clone(),
@@ -116,8 +116,21 @@ pub(crate) fn parts(
     })
 }
 
-/// Where the dedup state keeps its ids.
-fn dedup_segments(deployment: &Deployment) -> Result<Arc<dyn SegmentStore>, Failure> {
+/// Where the dedup state keeps its ids. Says what they will take.
+fn dedup_segments(
+    deployment: &Deployment,
+    settings: &Settings,
+) -> Result<Arc<dyn SegmentStore>, Failure> {
+    let memory = &settings.dedup_memory;
+    let needed_bytes = memory
+        .check(deployment.dedup, deployment.shards)
+        .map_err(|error| Failure::new(Exit::Usage, error))?;
+    tracing::info!(
+        needed_bytes,
+        budget_bytes = memory.budget_bytes,
+        expected_ids = memory.ids,
+        "memory of the dedup state"
+    );
     let open_files = usize::try_from(process::raise_open_files() / 4)
         .unwrap_or(usize::MAX)
         .clamp(DirectoryStore::OPEN_FILES_MAX / 2, 4_096);

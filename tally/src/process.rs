@@ -37,6 +37,18 @@ pub(crate) fn usage() -> Usage {
     }
 }
 
+/// RAM of the machine or, if that is less, what the control group of this process may take, in
+/// bytes; `None` where the system does not tell.
+pub(crate) fn machine_ram_bytes() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let memory = read("/proc/meminfo");
+    let line = memory.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let total = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    let limit = read("/sys/fs/cgroup/memory.max").trim().parse().ok();
+    let total = total.map(|kib| kib.saturating_mul(1024));
+    total.into_iter().chain(limit).min()
+}
+
 /// Raises the number of files that this process may have open to what it is allowed to ask for.
 /// Returns the number.
 pub(crate) fn raise_open_files() -> u64 {

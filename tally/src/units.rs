@@ -47,6 +47,16 @@ pub(crate) fn show_duration(ms: i64) -> String {
     format!("{ms}ms")
 }
 
+/// A size in the greatest unit of which it has at least ten: `204472320` becomes `195MiB`.
+pub(crate) fn show_size(bytes: u64) -> String {
+    for (factor, unit) in [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
+        if bytes >= 10 * factor {
+            return format!("{}{unit}", bytes / factor);
+        }
+    }
+    format!("{bytes}B")
+}
+
 /// Parses a duration for clap.
 pub(crate) fn duration_argument(text: &str) -> Result<i64, String> {
     duration_ms(text).ok_or_else(|| "a duration is a whole number and ms, s, min, h or d".into())
@@ -76,6 +86,10 @@ mod tests {
         }
         assert_eq!(size_bytes("64MiB"), Some(64 << 20));
         assert_eq!(size_bytes("64MB"), None);
+        assert_eq!(
+            [9_999, 10 << 10, 195 << 20, (10 << 30) - 1, 64 << 30].map(show_size),
+            ["9999B", "10KiB", "195MiB", "10239MiB", "64GiB"]
+        );
     }
 
     #[test]

@@ -51,6 +51,9 @@ impl DirectoryStore {
     /// usually have.
     pub const OPEN_FILES_MAX: usize = 512;
 
+    /// RAM that it takes for an id, in bytes: all ids are on disk.
+    pub const RAM_BYTES_PER_ID: u64 = 0;
+
     /// Uses the directory at `path`, which is made if it is not there. At most `open_files_max`
     /// files are open at a time.
     ///
@@ -168,10 +171,6 @@ impl SegmentStore for DirectoryStore {
             }
         }
         Ok(removed)
-    }
-
-    fn ram_bytes_per_id(&self) -> u64 {
-        0
     }
 }
 

@@ -65,16 +65,17 @@ pub struct OverBudget {
 }
 
 impl DedupOptions {
-    /// RAM that `shards` states with these options take together while they hold `ids` ids, in
-    /// bytes: filters, page indexes, full heads, one bucket being merged, and ids if the store
-    /// keeps them in RAM.
+    /// RAM that `shards` states with these sizes take together while they hold `ids` ids, in bytes:
+    /// filters, page indexes, full heads, one bucket being merged, and what the store takes for
+    /// each id ([`DirectoryStore::RAM_BYTES_PER_ID`](super::DirectoryStore::RAM_BYTES_PER_ID),
+    /// [`MemoryStore::RAM_BYTES_PER_ID`]).
     #[must_use]
-    pub fn ram_bytes(&self, rule: DedupRule, shards: Shards, ids: u64) -> u64 {
+    pub fn ram_bytes(&self, rule: DedupRule, shards: Shards, ids: u64, store_per_id: u64) -> u64 {
         let shards = u64::from(shards.count());
         let buckets = rule.span().unsigned_abs() + 1;
         let filters = ids.saturating_mul(self.filter_bits_per_id) / 8;
         let page_indexes = ids / super::filter::count(PAGE_IDS) * 16;
-        let in_store = ids.saturating_mul(self.store.ram_bytes_per_id());
+        let in_store = ids.saturating_mul(store_per_id);
         let settled = filters.saturating_add(page_indexes).saturating_add(in_store);
         let in_merges = settled / buckets;
         // A slot has 16 bytes and one of control; a table is 7/8 full at most.
@@ -92,9 +93,10 @@ impl DedupOptions {
         rule: DedupRule,
         shards: Shards,
         ids: u64,
+        store_per_id: u64,
         budget_bytes: u64,
     ) -> Result<u64, OverBudget> {
-        let needed_bytes = self.ram_bytes(rule, shards, ids);
+        let needed_bytes = self.ram_bytes(rule, shards, ids, store_per_id);
         if needed_bytes > budget_bytes {
             return Err(OverBudget { ids, needed_bytes, budget_bytes });
         }

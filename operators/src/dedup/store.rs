@@ -121,9 +121,6 @@ pub trait SegmentStore: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`SegmentError::Directory`] if they cannot be listed or removed.
     fn keep_only(&self, names: &BTreeSet<SegmentName>) -> Result<u64, SegmentError>;
-
-    /// RAM that the ids themselves take, in bytes each: what a budget has to reckon with.
-    fn ram_bytes_per_id(&self) -> u64;
 }
 
 /// A segment that is being written.
@@ -180,6 +177,11 @@ pub trait SegmentData: fmt::Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryStore;
 
+impl MemoryStore {
+    /// RAM that it takes for an id, in bytes.
+    pub const RAM_BYTES_PER_ID: u64 = 16;
+}
+
 #[derive(Debug)]
 struct MemorySegment {
     ids: Vec<u128>,
@@ -209,10 +211,6 @@ impl SegmentStore for MemoryStore {
 
     fn keep_only(&self, _names: &BTreeSet<SegmentName>) -> Result<u64, SegmentError> {
         Ok(0)
-    }
-
-    fn ram_bytes_per_id(&self) -> u64 {
-        16
     }
 }
 

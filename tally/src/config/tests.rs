@@ -26,6 +26,12 @@ fn a_bad_setting_names_file_key_and_allowed_values() {
         ("[pipeline]\nworkers = \"two\"", &["pipeline.workers", "whole number from 0 to 1024"]),
         ("[pipeline]\nappend_grace = \"30s\"", &["append_grace", "append_deadline = 30s"]),
         ("[dedup]\nwindow = \"36h\"\nbucket = \"24h\"", &["dedup.window", "whole number of"]),
+        ("[dedup]\nmemory = \"64MB\"", &["dedup.memory", "a size from"]),
+        ("[dedup]\nexpected = \"many\"", &["dedup.expected", "whole number from 1"]),
+        (
+            "[dedup]\nmemory = \"64MiB\"",
+            &["dedup.expected = 100000000", "dedup.memory = 64MiB", "need"],
+        ),
         ("[log]\nretention = \"8d\"", &["log.retention", "longer than", "9d"]),
         ("[retention]\nminutes = \"36h\"", &["retention.minutes", "whole number of days"]),
         ("[retention]\nhours = \"59d\"", &["retention.hours", "at least", "60d"]),
