@@ -30,8 +30,9 @@ impl fmt::Display for MissingRange {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CountError {
-    /// Records are gone before they were counted, and there are rows or a checkpoint: start with `accept_hole`,
-    /// which never lowers a stored count, or recount elsewhere.
+    /// Records are gone before they were counted, although there are rows or a checkpoint, or while
+    /// the run was reading: start with `accept_hole`, which never lowers a stored count, or recount
+    /// elsewhere.
     #[error("counting anew would come out short: {}", list(ranges))]
     Hole {
         /// What is gone.
@@ -68,7 +69,7 @@ pub enum CountError {
     Store(#[source] StoreError),
     /// The log cannot be read.
     #[error("cannot read the log")]
-    Log(#[source] LogError),
+    Log(#[from] LogError),
     /// The dedup state cannot be read or written.
     #[error("cannot keep the ids that were seen")]
     Dedup(#[source] SegmentError),

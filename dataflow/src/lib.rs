@@ -58,6 +58,7 @@ mod error;
 mod freshness;
 mod frozen;
 mod global;
+mod holes;
 mod horizon;
 mod late_hours;
 mod local;

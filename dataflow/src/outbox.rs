@@ -118,6 +118,7 @@ impl Outbox {
             .unwrap_or_else(PoisonError::into_inner);
         state.fresh = false;
         self.taken_bytes.fetch_add(std::mem::take(&mut state.bytes), Ordering::Relaxed);
+        self.taken_rows.fetch_add(state.rows.len(), Ordering::Relaxed);
         let horizons = state.horizons.iter().copied();
         Taken {
             horizon: horizons.reduce(Horizon::min).unwrap_or_default(),
@@ -128,8 +129,8 @@ impl Outbox {
 
     /// Whether so much waits for the store that sources should pause.
     pub(crate) fn is_full(&self) -> bool {
-        self.waiting_bytes() >= WAITING_BYTES_MAX
-            || self.taken_rows.load(Ordering::Relaxed) > self.rows_max
+        let (rows, bytes) = self.waiting();
+        bytes >= WAITING_BYTES_MAX || rows > self.rows_max
     }
 
     /// Notes how much of what was taken out still waits.
@@ -138,8 +139,11 @@ impl Outbox {
         self.taken_rows.store(rows, Ordering::Relaxed);
     }
 
-    fn waiting_bytes(&self) -> usize {
-        self.lock().bytes + self.taken_bytes.load(Ordering::Relaxed)
+    /// Rows and bytes that wait: here, while the writer may hang in a call, and with the writer.
+    fn waiting(&self) -> (usize, usize) {
+        let state = self.lock();
+        let rows = state.rows.len() + self.taken_rows.load(Ordering::Relaxed);
+        (rows, state.bytes + self.taken_bytes.load(Ordering::Relaxed))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -168,12 +172,12 @@ mod tests {
         let outbox = Outbox::new(1, 10);
         outbox.deliver(0, [row(0, 9), row(1, 1)].into_iter(), None);
         outbox.deliver(0, [row(0, 2)].into_iter(), None);
-        assert_eq!(outbox.waiting_bytes(), 24);
+        assert_eq!(outbox.waiting().1, 24);
         let taken = outbox.take(Duration::ZERO);
         assert_eq!(taken.rows.into_iter().collect::<Vec<_>>(), [row(0, 2), row(1, 1)]);
-        assert_eq!(outbox.waiting_bytes(), 24, "taken is not yet stored");
+        assert_eq!(outbox.waiting().1, 24, "taken is not yet stored");
         outbox.show_taken(8, 1);
-        assert_eq!(outbox.waiting_bytes(), 8);
+        assert_eq!(outbox.waiting().1, 8);
         assert!(outbox.take(Duration::ZERO).rows.is_empty());
     }
 
@@ -191,7 +195,7 @@ mod tests {
 
     #[test]
     fn sources_pause_while_too_much_waits() {
-        let outbox = Outbox::new(1, 10);
+        let outbox = Outbox::new(1, 10_000);
         let rows = || (0..).map(|start_ms| row(start_ms, 1 << 12));
         outbox.deliver(0, rows().take(2_047), None);
         assert!(!outbox.is_full());
@@ -202,5 +206,12 @@ mod tests {
         assert!(!outbox.is_full());
         outbox.show_taken(88, 11);
         assert!(outbox.is_full(), "also while too many minutes wait, however small");
+        outbox.show_taken(0, 0);
+        outbox.deliver(0, rows().take(11), None);
+        assert!(outbox.is_full(), "also if the writer does not come for them");
+        outbox.take(Duration::ZERO);
+        assert!(outbox.is_full(), "taken is not yet stored");
+        outbox.show_taken(0, 0);
+        assert!(!outbox.is_full());
     }
 }

@@ -56,6 +56,7 @@ pub struct CountProgress {
     held: AtomicU64,
     store_errors: AtomicU64,
     misread: AtomicU64,
+    missing: AtomicU64,
     caught_up: AtomicBool,
     watermark: Mark,
     readable: Mark,
@@ -123,6 +124,13 @@ impl CountProgress {
     #[must_use]
     pub fn misread_rows(&self) -> u64 {
         get(&self.misread)
+    }
+
+    /// Records that retention removed before this run could count them, so far as it has met such
+    /// holes. An alarm.
+    #[must_use]
+    pub fn missing_records(&self) -> u64 {
+        get(&self.missing)
     }
 
     /// Whether everything that the log held when the run started has been counted.
@@ -245,6 +253,10 @@ impl CountProgress {
 
     pub(crate) fn row_misread(&self) {
         self.misread.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn miss(&self, records: u64) {
+        self.missing.fetch_add(records, Ordering::Relaxed);
     }
 
     pub(crate) fn show_caught_up(&self) {

@@ -13,6 +13,7 @@ use tally_model::record::{Decoded, RecordHead};
 use tally_model::types::TypeId;
 use tally_operators::watermark::{Hold, PartitionWatermark, WatermarkReport};
 
+use crate::error::MissingRange;
 use crate::options::Mode;
 use crate::shared::Shared;
 use crate::totals::Totals;
@@ -45,13 +46,14 @@ pub(crate) struct Reading {
     mode: Mode,
     log: Arc<dyn EventLog>,
     clock: Arc<dyn Clock>,
-    /// `None` if the worker has no partition.
+    /// `None` if it is to be opened at the partitions' positions.
     reader: Option<Box<dyn LogReader>>,
     decoder: Decoder,
     /// When the ends in `decoder.partitions` were asked for.
     asked_at_ms: i64,
 }
 
+/// One partition that is read.
 #[derive(Debug)]
 struct ReadPartition {
     number: Partition,
@@ -62,6 +64,13 @@ struct ReadPartition {
     /// Where it ended when that was last asked for.
     asked_end: Offset,
     watermark: PartitionWatermark,
+}
+
+impl ReadPartition {
+    /// Where to go on.
+    const fn next(&self) -> (Partition, Offset) {
+        (self.number, self.position)
+    }
 }
 
 /// Turns records into batches. Keeps its buffers from call to call.
@@ -94,7 +103,7 @@ struct Pending {
 }
 
 impl Reading {
-    /// Opens the partitions of `worker` where the run begins.
+    /// The partitions of `worker`, where the run begins.
     ///
     /// # Errors
     /// [`LogError`] as the log says.
@@ -113,14 +122,12 @@ impl Reading {
                 watermark: PartitionWatermark::default(),
             })
             .collect();
-        let from: Vec<_> = partitions.iter().map(|p| (p.number, p.position)).collect();
-        let reader = if from.is_empty() { None } else { Some(parts.log.reader(&from)?) };
         let mut reading = Self {
             worker,
             mode: options.mode,
             log: Arc::clone(&parts.log),
             clock: Arc::clone(&parts.clock),
-            reader,
+            reader: None,
             decoder: Decoder {
                 bounded: options.mode == Mode::Bounded,
                 workers: options.workers,
@@ -147,19 +154,51 @@ impl Reading {
     /// Reads once, without waiting. Returns how many records there were.
     ///
     /// # Errors
-    /// [`LogError`] as the log says.
+    /// [`LogError`] as the log says; what was read before counts as read. After
+    /// [`LogError::OutOfRange`], retention has removed records that are [`missing`](Self::missing).
     pub(crate) fn read(&mut self) -> Result<usize, LogError> {
-        let Some(reader) = &mut self.reader else {
-            return Ok(0);
-        };
         let decoder = &mut self.decoder;
-        let progress = reader.read(LIMITS, &mut |record| decoder.take(&record))?;
+        if decoder.partitions.is_empty() {
+            return Ok(0);
+        }
+        let reader = match &mut self.reader {
+            Some(reader) => reader,
+            closed @ None => {
+                let from: Vec<_> = decoder.partitions.iter().map(ReadPartition::next).collect();
+                closed.insert(self.log.reader(&from)?)
+            }
+        };
+        let outcome = reader.read(LIMITS, &mut |record| decoder.take(&record));
         for (partition, (_, position)) in decoder.partitions.iter_mut().zip(reader.positions()) {
             partition.position = position;
         }
         self.decoder.sort_by_shard();
         self.confirm_ends();
-        Ok(progress.records)
+        outcome.map(|progress| progress.records)
+    }
+
+    /// What is gone at the positions where reading has to go on.
+    ///
+    /// # Errors
+    /// [`LogError`] as the log says.
+    pub(crate) fn missing(&self) -> Result<Vec<MissingRange>, LogError> {
+        let low = self.log.low_offsets()?;
+        let missing = |partition: &ReadPartition| {
+            let (number, from) = partition.next();
+            let to = *low.get(usize::try_from(number).ok()?)?;
+            (from < to).then_some(MissingRange { partition: number, from, to })
+        };
+        Ok(self.decoder.partitions.iter().filter_map(missing).collect())
+    }
+
+    /// Goes on at another offset of a partition.
+    pub(crate) fn go_on_at(&mut self, number: Partition, offset: Offset) {
+        self.reader = None;
+        for partition in &mut self.decoder.partitions {
+            if partition.number == number {
+                partition.position = offset;
+            }
+        }
     }
 
     /// The events read since the last call, by shard.
@@ -183,7 +222,7 @@ impl Reading {
 
     /// The next offset of each partition.
     pub(crate) fn next_offsets(&self) -> Vec<(Partition, Offset)> {
-        self.decoder.partitions.iter().map(|of| (of.number, of.position)).collect()
+        self.decoder.partitions.iter().map(ReadPartition::next).collect()
     }
 
     /// Whether the worker will never read anything more.
@@ -226,7 +265,7 @@ impl Reading {
 
     /// Asks where the partitions end now. A bounded run follows the stamps alone.
     fn ask_ends(&mut self) -> Result<(), LogError> {
-        if self.mode == Mode::Bounded || self.reader.is_none() {
+        if self.mode == Mode::Bounded || self.decoder.partitions.is_empty() {
             return Ok(());
         }
         // The time first: everything appended before it lies before the ends.

@@ -7,15 +7,15 @@ use tally_checkpoints::CheckpointError;
 use tally_checkpoints::manifest::DataObject;
 use tally_checkpoints::reader::Restored;
 use tally_checkpoints::writer::{Writer, WriterOptions};
-use tally_eventlog::{EventLog, Offset, Partition, ReadLimits};
+use tally_eventlog::Offset;
 use tally_model::bucket::{DAY_MS, Granularity};
 use tally_model::ids::Shard;
-use tally_model::record::{Decoded, RecordHead};
 use tally_operators::dedup::{DedupOptions, SegmentError, SegmentName};
-use tally_sinks::marks::{self, Marks};
+use tally_sinks::marks;
 
 use crate::error::{CountError, MissingRange};
 use crate::frozen::{FrozenShard, StateError};
+use crate::holes::{self, Hole};
 use crate::late_hours::LateHours;
 use crate::options::{CheckpointParts, CountOptions, CountParts};
 use crate::shard::ShardState;
@@ -30,14 +30,6 @@ pub(crate) struct Opened {
     pub(crate) checkpoints: Option<(Writer, LateHours)>,
     /// Records that are gone and were never counted.
     pub(crate) holes: Vec<Hole>,
-}
-
-/// A missing range, and when its records were received.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hole {
-    pub(crate) range: MissingRange,
-    /// From, to; in ms since the Unix epoch.
-    pub(crate) received_ms: std::ops::Range<i64>,
 }
 
 /// Finds the checkpoint to start from and sees whether the log holds everything from there on.
@@ -63,14 +55,18 @@ pub(crate) fn open(parts: &CountParts, options: &CountOptions) -> Result<Opened,
     if counted && !missing.is_empty() && !options.accept_hole {
         return Err(CountError::Hole { ranges: missing });
     }
+    let watermark_ms = restored.as_ref().and_then(|of| of.manifest().cut.watermark_ms);
+    let counted_ms = watermark_ms
+        .map(|watermark_ms| watermark_ms - options.timing.retire_after_ms())
+        .or(marks.retired_up_to_ms)
+        .or(marks.origin_ms);
     let mut holes = Vec::new();
     for range in missing {
         tracing::error!(missing = %range, "records were removed before this run could count them");
         if counted {
-            holes.push(Hole {
-                received_ms: received(parts, options, restored.as_ref(), &marks, &range)?,
-                range,
-            });
+            let counted_ms = counted_ms.unwrap_or_else(|| parts.clock.now_ms());
+            let received_ms = holes::received(parts, &options.timing, counted_ms, &range)?;
+            holes.push(Hole { range, received_ms });
         }
     }
     let now_ms = parts.clock.now_ms();
@@ -139,43 +135,6 @@ fn first_offsets(
         from.push(next.max(*low));
     }
     if short.is_empty() { Ok((from, missing)) } else { Err(CountError::LogShort { ranges: short }) }
-}
-
-/// When the records of a missing range were received: after what is counted for certain, and before
-/// the first record that is still there.
-fn received(
-    parts: &CountParts,
-    options: &CountOptions,
-    restored: Option<&Restored>,
-    marks: &Marks,
-    range: &MissingRange,
-) -> Result<std::ops::Range<i64>, CountError> {
-    let now_ms = parts.clock.now_ms();
-    let watermark_ms = restored.and_then(|restored| restored.manifest().cut.watermark_ms);
-    // Events may be older than their receipt by the lateness, and records are not quite in order.
-    let slack_ms = options.timing.retire_after_ms();
-    let from_ms = watermark_ms.map(|watermark_ms| watermark_ms - slack_ms);
-    let from_ms = from_ms.or(marks.retired_up_to_ms).or(marks.origin_ms).unwrap_or(now_ms);
-    let first_ms = first_received(parts.log.as_ref(), range.partition, range.to)?;
-    Ok(from_ms..first_ms.unwrap_or(now_ms).max(from_ms))
-}
-
-/// The receivedAt stamp of the first event from an offset on, if one is near.
-fn first_received(
-    log: &dyn EventLog,
-    partition: Partition,
-    offset: Offset,
-) -> Result<Option<i64>, CountError> {
-    let mut first_ms = None;
-    let mut reader = log.reader(&[(partition, offset)]).map_err(CountError::Log)?;
-    let limits = ReadLimits { records: 100, bytes: 1 << 20 };
-    let mut each = |payload: &[u8]| {
-        if let (None, Ok(Decoded::Event(head))) = (first_ms, RecordHead::decode(payload)) {
-            first_ms = Some(head.received_at_ms);
-        }
-    };
-    reader.read(limits, &mut |record| each(record.payload)).map_err(CountError::Log)?;
-    Ok(first_ms)
 }
 
 /// Removes the local segments that the checkpoint does not name: they belong to records that will

@@ -13,6 +13,7 @@ use timely::worker::Worker;
 use crate::combine::combine;
 use crate::error::CountError;
 use crate::global::vectors;
+use crate::holes;
 use crate::local::LocalCounts;
 use crate::options::{CountOptions, CountParts, Stages};
 use crate::outbox::Finish;
@@ -72,7 +73,7 @@ pub(crate) fn run_with_patience(
     let shared = Arc::new(Shared::new(parts, options, start));
     restore::clear_segments(&shared)?;
     for hole in holes {
-        shared.dirty.note_hole(hole.received_ms, (hole.range.partition, hole.range.to));
+        holes::note(&shared, &hole);
     }
     let writer = Writer::new(Arc::clone(&shared), last_attempts);
     let writer = thread(&shared, "the writer", move || writer.run())?;

@@ -25,6 +25,7 @@ use timely::scheduling::Activator;
 use crate::Epoch;
 use crate::cuts::{Cuts, SourceCut};
 use crate::error::CountError;
+use crate::holes;
 use crate::options::Stages;
 use crate::reading::{EVENT_BYTES, Reading, ShardBatch};
 use crate::shared::Shared;
@@ -83,7 +84,7 @@ pub(crate) fn source<'scope>(
                 Ok(Next::Never) => held = None,
                 Err(error) => {
                     held = None;
-                    state.shared.fail(CountError::Log(error));
+                    state.shared.fail(error);
                 }
             }
         }
@@ -147,7 +148,7 @@ impl SourceState {
         &mut self,
         send: impl FnOnce(&mut dyn Iterator<Item = ShardBatch>),
         report: impl FnOnce(WatermarkReport),
-    ) -> Result<Next, LogError> {
+    ) -> Result<Next, CountError> {
         let stopped = self.shared.parts.stop.is_stopped();
         if stopped && !self.shared.cuts.is_enabled() {
             return Ok(Next::Never);
@@ -161,16 +162,8 @@ impl SourceState {
         }
         self.waiting_for = self.waiting_for.filter(|cut| self.done.less_equal(cut));
         let full = self.is_full() || self.waiting_for.is_some();
-        let mut records = 0;
-        if !full && !stopped && !self.shared.outbox.is_full() {
-            records = self.reading.read()?;
-            let tally = self.reading.take_tally();
-            self.totals += tally;
-            self.shared.parts.progress.add(self.reading.worker(), &tally);
-            let sent = self.hand_out(send);
-            self.stamp.records += records;
-            self.on_the_way.add(self.stamp.epoch, sent);
-        }
+        let may_read = !full && !stopped && !self.shared.outbox.is_full();
+        let records = if may_read { self.read(send)? } else { 0 };
         let exhausted = self.reading.is_exhausted();
         // A full source must end its stamp, or nothing of it would ever be done with.
         let must_end = self.stamp.records > 0 && self.is_full();
@@ -184,6 +177,30 @@ impl SourceState {
             (false, 0, false) => Next::After(self.idle_pause),
             (false, _, _) => Next::Now,
         })
+    }
+
+    /// Reads once and sends what was read. Returns how many records there were; none if retention
+    /// was faster and reading goes on behind what is gone.
+    fn read(
+        &mut self,
+        send: impl FnOnce(&mut dyn Iterator<Item = ShardBatch>),
+    ) -> Result<usize, CountError> {
+        let read = self.reading.read();
+        // Also what came before a failure is read.
+        let tally = self.reading.take_tally();
+        self.totals += tally;
+        self.shared.parts.progress.add(self.reading.worker(), &tally);
+        let sent = self.hand_out(send);
+        self.on_the_way.add(self.stamp.epoch, sent);
+        let records = match read {
+            Err(error @ LogError::OutOfRange { .. }) => {
+                holes::pass_over(&self.shared, &mut self.reading, error)?;
+                0
+            }
+            read => read?,
+        };
+        self.stamp.records += records;
+        Ok(records)
     }
 
     /// Announces a cut if it is this source's turn and one is due.

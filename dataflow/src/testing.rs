@@ -1,7 +1,7 @@
 //! A deployment in memory, for tests of whole runs.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -34,6 +34,11 @@ use crate::{
     CheckpointParts, CountError, CountOptions, CountParts, CountProgress, CountReport, Mode,
     Savepoints, StopSignal, run,
 };
+
+use self::wrappers::UnsteadyMeta;
+pub(crate) use self::wrappers::{MeasuredLog, Meter, StuckCounts, StuckSegments};
+
+mod wrappers;
 
 /// Start of all tests: midnight of some day.
 pub(crate) const T0: i64 = 20_000 * DAY_MS;
@@ -103,6 +108,14 @@ impl Deployment {
             segments: Arc::new(MemoryStore),
             starts: 0,
         }
+    }
+
+    /// Makes the store of marks and dirty hours fail while the returned flag is set.
+    pub(crate) fn unsteady_meta(&mut self) -> Arc<AtomicBool> {
+        let away = Arc::<AtomicBool>::default();
+        self.meta =
+            Arc::new(UnsteadyMeta { inner: Arc::clone(&self.meta), away: Arc::clone(&away) });
+        away
     }
 
     /// The partition of an event's shard.

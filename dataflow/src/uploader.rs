@@ -1,8 +1,9 @@
 //! The uploader thread: turns cuts into checkpoints, beside the flow.
 //!
 //! It owns the checkpoint writer. A checkpoint that cannot be written is given up with a word of
-//! warning, and the next one covers it; counting never waits. After each one, late hours are
-//! published from it and what no checkpoint needs is collected.
+//! warning, and the next one covers it; counting never waits. Hours that lack records which
+//! retention removed are published first: behind a checkpoint nobody would find the hole again.
+//! After each one, late hours are published from it and what no checkpoint needs is collected.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,6 +14,7 @@ use tally_checkpoints::writer::{ShardPart, Uploaded, Writer};
 use tally_checkpoints::{CheckpointError, CheckpointId, SavepointName};
 use tally_operators::dedup::SegmentHandle;
 use tally_sinks::dirty;
+use tally_sinks::error::StoreError;
 
 use crate::checkpoint_progress::Written;
 use crate::cuts::{Frozen, Purpose};
@@ -21,6 +23,25 @@ use crate::late_hours::LateHours;
 use crate::savepoints::{SavepointError, SavepointOutcome};
 use crate::shared::Shared;
 use crate::totals::Totals;
+
+/// Why a cut did not become a checkpoint.
+#[derive(Debug, thiserror::Error)]
+enum UploadError {
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// It would hide that records are missing.
+    #[error("cannot publish which hours lack records")]
+    Holes(#[source] StoreError),
+}
+
+impl From<UploadError> for CountError {
+    fn from(error: UploadError) -> Self {
+        match error {
+            UploadError::Checkpoint(error) => error.into(),
+            UploadError::Holes(error) => Self::Store(error),
+        }
+    }
+}
 
 /// Uploads the cuts of a run. Runs on its own thread.
 #[derive(Debug)]
@@ -66,14 +87,15 @@ impl Uploader {
         Ok(())
     }
 
-    fn checkpoint(&mut self, mut frozen: Frozen) -> Result<(), CheckpointError> {
+    fn checkpoint(&mut self, mut frozen: Frozen) -> Result<(), UploadError> {
         let clock = Arc::clone(&self.shared.parts.clock);
         let began_ms = clock.monotonic_ms();
         let late_hours = self.late_hours.at_cut(&frozen.shards, &frozen.next_offsets);
         let purpose = std::mem::replace(&mut frozen.purpose, Purpose::Regular);
         let progress = Arc::clone(&self.shared.parts.progress);
         let progress = progress.checkpoints();
-        match self.write(frozen, &late_hours) {
+        let holes = self.publish_holes().map_err(UploadError::Holes);
+        match holes.and_then(|()| Ok(self.write(frozen, &late_hours)?)) {
             Ok((id, uploaded)) => {
                 progress.wrote(Written {
                     at_ms: clock.now_ms(),
@@ -87,7 +109,7 @@ impl Uploader {
                     let outcome = self.keep(id, &request.name);
                     request.answer(outcome);
                 }
-                self.collect()
+                Ok(self.collect()?)
             }
             Err(error) => {
                 progress.fail();
@@ -143,6 +165,15 @@ impl Uploader {
         }
     }
 
+    /// Publishes the hours of holes that were noted before the cut at hand.
+    fn publish_holes(&self) -> Result<(), StoreError> {
+        let mut hours = self.shared.dirty.waiting();
+        hours.retain(|_, dirty| dirty.hole);
+        dirty::raise(self.shared.parts.meta.as_ref(), &hours)?;
+        self.shared.dirty.published(&hours);
+        Ok(())
+    }
+
     /// Publishes the late hours of the last whole checkpoint.
     fn publish(&mut self) {
         if self.published {
@@ -171,14 +202,19 @@ impl Uploader {
 }
 
 /// Whether no further checkpoint of this run can be written either.
-fn is_fatal(error: &CheckpointError) -> bool {
-    !matches!(error, CheckpointError::Objects(_))
+fn is_fatal(error: &UploadError) -> bool {
+    match error {
+        UploadError::Checkpoint(error) => !matches!(error, CheckpointError::Objects(_)),
+        UploadError::Holes(error) => {
+            !matches!(error, StoreError::Unavailable { .. } | StoreError::Unknown { .. })
+        }
+    }
 }
 
 /// The error with its causes, in one line.
-fn describe(error: &CheckpointError) -> String {
+fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
+    let mut cause = error.source();
     while let Some(error) = cause {
         text = format!("{text}: {error}");
         cause = error.source();

@@ -17,6 +17,7 @@ use tally_sinks::error::StoreError;
 use crate::decide::{Decision, Standing, decide};
 use crate::error::CountError;
 use crate::horizon::Horizon;
+use crate::options::Mode;
 use crate::outbox::{Finish, Taken};
 use crate::progress::{RowTotals, WaitingRows};
 use crate::shared::Shared;
@@ -109,6 +110,7 @@ impl Writer {
                         Some(Finish::PutAll) if self.failures >= self.last_attempts => {
                             return Err(CountError::Store(error));
                         }
+                        None if self.has_waited_in_vain() => return Err(CountError::Store(error)),
                         Some(Finish::PutAll | Finish::Abandon) | None => {}
                     }
                 }
@@ -118,6 +120,13 @@ impl Writer {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether a bounded run would wait for ever: its sources wait for a store that has failed for
+    /// as long as the end of the run would have patience with it.
+    fn has_waited_in_vain(&self) -> bool {
+        let is_bounded = self.shared.options.mode == Mode::Bounded;
+        is_bounded && self.failures >= self.last_attempts && self.shared.outbox.is_full()
     }
 
     /// How long to wait for the outbox before the next round.

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tally_model::bucket::{Bucket, DAY_MS, HOUR_MS, MINUTE_MS};
+use tally_model::ids::Shard;
 use tally_model::reasons::InvalidReason;
 use tally_model::revision::{Generation, Revision};
 use tally_model::rules::Timing;
@@ -15,7 +16,9 @@ use crate::testing::{
 };
 use crate::{CountError, MissingRange, Mode, Stages};
 
+mod holes;
 mod laws;
+mod pressure;
 mod restarts;
 
 const CLOSE_MS: i64 = Timing::DEFAULT.watermark_delay_ms;
@@ -130,6 +133,7 @@ fn minutes_past_retention_are_not_put() {
 
 // --- which events count
 
+/// B43: at equality it is in, a millisecond later it is late; the start of a minute is its own.
 #[test]
 fn at_the_border_of_lateness_the_stamps_decide() {
     let mut tally = Deployment::new(2, 2);
@@ -145,6 +149,7 @@ fn at_the_border_of_lateness_the_stamps_decide() {
     assert_eq!((report.totals.counted, report.totals.late), (2, 1));
 }
 
+/// B46: across the border of an hour, and of a day.
 #[test]
 fn a_repeat_counts_in_the_first_copys_minute_whatever_its_own() {
     let mut tally = Deployment::new(3, 2);
@@ -161,6 +166,7 @@ fn a_repeat_counts_in_the_first_copys_minute_whatever_its_own() {
     assert_eq!(report.totals.repeats, 2);
 }
 
+/// B47: what looks alike is not a repeat.
 #[test]
 fn equal_partials_of_two_workers_are_both_counted() {
     let mut tally = Deployment::new(2, 2);
@@ -174,8 +180,12 @@ fn equal_partials_of_two_workers_are_both_counted() {
     let report = tally.count_bounded().unwrap();
     assert_eq!(report.counted_by_worker, [5, 5]);
     assert_eq!(tally.cells(), cells(&[(0, 1, 10)]));
+    tally.append(&events(201, 20, 1, 1));
+    tally.count_bounded().unwrap();
+    assert_eq!(tally.cells(), cells(&[(0, 1, 10), (1, 1, 20)]));
 }
 
+/// B51: shards follow from the id, not from the partition.
 #[test]
 fn a_copy_in_a_foreign_partition_meets_its_first() {
     for workers in 1..=3 {
@@ -206,6 +216,25 @@ fn records_that_are_no_events_are_skipped_and_counted() {
     assert_eq!((totals.records, totals.counted, totals.control), (8, 3, 1));
 }
 
+/// B41: it is counted as late and changes no row.
+#[test]
+fn an_event_twenty_minutes_late_is_counted_as_late_only() {
+    let mut tally = Deployment::new(2, 2);
+    tally.append(&events(1, 5, 1, 0));
+    let running = tally.start();
+    running.pass(20 * MINUTE_MS);
+    running.settle();
+    let before = tally.row(T0).unwrap();
+    let received_ms = T0 + 20 * MINUTE_MS;
+    tally.append(&[event(10, 1, T0 + 30_000, received_ms), event(10, 1, T0, received_ms)]);
+    running.until("both are read", |p| p.totals().records == 7);
+    running.pass(HOUR_MS);
+    running.settle();
+    let totals = running.stop().totals;
+    assert_eq!((totals.counted, totals.late, totals.repeats), (5, 1, 1));
+    assert_eq!(tally.row(T0), Some(before));
+}
+
 #[test]
 fn an_event_read_after_its_minute_retired_is_a_straggler() {
     let mut tally = Deployment::new(2, 2);
@@ -220,6 +249,7 @@ fn an_event_read_after_its_minute_retired_is_a_straggler() {
 
 // --- watermarks
 
+/// B35: a minute is readable about three minutes after it began, whatever partitions are empty.
 #[test]
 fn partitions_that_never_had_a_record_hold_nothing_back() {
     let mut tally = Deployment::new(4, 2);
@@ -235,6 +265,7 @@ fn partitions_that_never_had_a_record_hold_nothing_back() {
     running.stop();
 }
 
+/// B36: nothing is late although half of the workers have nothing to read.
 #[test]
 fn workers_without_partitions_neither_hold_back_nor_advance() {
     let mut tally = Deployment::new(2, 4);
@@ -260,6 +291,7 @@ fn gated(partitions: u32, workers: usize) -> (Deployment, Gate) {
     (tally, gate)
 }
 
+/// B37: idle is who has read to the end of the log, not who has delivered nothing for long.
 #[test]
 fn a_slow_reader_is_not_an_idle_partition() {
     for workers in [1, 2] {

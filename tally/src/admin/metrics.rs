@@ -49,6 +49,8 @@ impl NodeMetrics {
             .collect();
         let help = "Records of the log that were skipped";
         counters(encoder, "count_invalid_records", help, "reason", &invalid)?;
+        let help = "Records that retention removed before they were counted";
+        counter(encoder, "count_missing_records", help, self.progress.missing_records())?;
         let workers = self.progress.counted_by_worker();
         let names: Vec<String> = (0..workers.len()).map(|worker| worker.to_string()).collect();
         let by_worker: Vec<_> = names.iter().map(String::as_str).zip(workers).collect();
