@@ -227,6 +227,74 @@ fn collecting_leaves_exactly_what_is_retained() {
     assert_eq!(newest(objects.as_ref()), Some(id(1, 3)));
 }
 
+/// A store whose user dies after so many objects of checkpoints: nothing happens any more.
+fn dying(inner: &Arc<MemoryObjects>, creates: usize) -> Arc<dyn ObjectStore> {
+    let made = AtomicUsize::new(0);
+    Arc::new(FaultyObjects::new(Arc::clone(inner), move |act, name| {
+        let one = usize::from(act == Act::Create && !name.starts_with("generations/"));
+        let is_dead = made.fetch_add(one, Ordering::Relaxed) + one > creates;
+        (is_dead && matches!(act, Act::Create | Act::Delete)).then_some(Fault::Refused)
+    }))
+}
+
+/// B55: killed after each object in turn; what is left behind goes with later collections.
+#[test]
+fn a_checkpoint_that_was_cut_off_is_never_restored() {
+    let objects_of_one = 2 * usize::from(SHARDS) + 1;
+    for made in 0..objects_of_one {
+        let (memory, objects, _) = written(&[1, 2]);
+        let (mut writer, _) = open(&dying(&memory, made), 2).unwrap();
+        let cut_off = write(&mut writer, id(2, 3), &one_each(2, 3), None);
+        assert!(matches!(cut_off, Err(CheckpointError::Objects(_))), "{made}: {cut_off:?}");
+        let count = || names(&*memory, "data/").len() + names(&*memory, "manifests/").len();
+        assert_eq!(count(), 2 * objects_of_one + made);
+        assert_eq!(newest(objects.as_ref()), Some(id(1, 2)), "after {made} objects");
+
+        let (mut writer, _) = open(&objects, 3).unwrap();
+        for epoch in 4..6 {
+            write(&mut writer, id(3, epoch), &one_each(3, epoch), None).unwrap();
+            writer.collect().unwrap();
+        }
+        assert_eq!(count(), 2 * objects_of_one, "nothing else is left");
+    }
+}
+
+/// B57: the older one knows fewer partitions; cleaning up fails at any call, and while it is read.
+#[test]
+fn collecting_an_older_checkpoint_harms_no_newer_one() {
+    let write_with = |writer: &mut Writer, epoch, partitions, segments: &[Vec<String>]| {
+        let next_offsets = (0..partitions).map(|partition| (partition, epoch)).collect();
+        let mut pending = writer.begin(Cut { epoch, next_offsets, ..Cut::default() }).unwrap();
+        put_all(&mut pending, id(1, epoch), segments).unwrap();
+        pending.finish().unwrap();
+    };
+    for fails_at in 0..4 {
+        let (memory, objects) = memory();
+        let faulty = failing_once(&memory, Act::Delete, fails_at, Fault::TimedOut);
+        let (mut writer, _) = open(&faulty, 1).unwrap();
+        write_with(&mut writer, 1, 4, &one_each(1, 1));
+        let being_read =
+            reader::restore(objects.as_ref(), DEPLOYMENT, &Origin::Newest).unwrap().unwrap();
+        being_read.take(objects.as_ref(), Shard(0)).unwrap();
+        // Shard 0 goes on with its segment, the others have merged theirs away.
+        let mut segments = one_each(1, 2);
+        segments[0].insert(0, segment(1, 0, 1));
+        write_with(&mut writer, 2, 8, &segments);
+        write_with(&mut writer, 3, 8, &segments);
+        let collected = writer.collect();
+        assert!(collected.is_ok() || fails_at < 2, "{collected:?}");
+        writer.collect().unwrap();
+        let lost = being_read.take(objects.as_ref(), Shard(1));
+        assert!(matches!(lost, Err(CheckpointError::Damaged { .. })), "{lost:?}");
+        let restored =
+            reader::restore(objects.as_ref(), DEPLOYMENT, &Origin::Newest).unwrap().unwrap();
+        assert_eq!(restored.manifest().id(), id(1, 3));
+        assert_eq!(restored.manifest().cut.next_offsets.len(), 8);
+        assert_eq!(check(objects.as_ref(), &restored), segments);
+        assert_eq!(reader::list(objects.as_ref(), DEPLOYMENT).unwrap().len(), 2);
+    }
+}
+
 #[test]
 fn a_savepoint_is_kept_until_it_is_removed_and_can_be_started_from() {
     let (memory, objects, mut writer) = written(&[]);

@@ -184,6 +184,7 @@ fn row_tags_of_a_user_change_with_the_day() {
     assert_ne!(today[0].sealed[..12], today[1].sealed[..12], "a nonce of its own");
 }
 
+/// B48: in whatever spelling.
 #[test]
 fn a_repeat_in_the_batch_is_accepted_and_not_appended() {
     let world = World::new();

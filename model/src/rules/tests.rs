@@ -9,6 +9,7 @@ fn ten_oclock() -> i64 {
     parse_rfc3339("2026-03-10T10:00:00Z").unwrap()
 }
 
+/// B43.
 #[test]
 fn an_event_is_late_one_millisecond_after_the_bound() {
     let minute = Bucket::minute(ten_oclock());

@@ -205,6 +205,7 @@ mod tests {
 
     use super::*;
 
+    /// B129: FIFO, and the counter says so.
     #[test]
     fn the_first_added_is_evicted_first_and_counted() {
         let mut seen = CountBounded::new(3, Policy::Fifo).unwrap();
@@ -215,6 +216,7 @@ mod tests {
         assert_eq!(seen.stats(), SeenStats { size: 3, hits: 3, misses: 5, evictions: 1 });
     }
 
+    /// B129: capacity 1 and 0.
     #[test]
     fn room_for_one_key_is_enough_and_room_for_none_is_refused() {
         for policy in [Policy::Fifo, Policy::Lru] {
@@ -228,6 +230,7 @@ mod tests {
         }
     }
 
+    /// B130: both structures keep to the capacity.
     #[test]
     fn index_and_order_stay_equal_over_a_million_keys() {
         for policy in [Policy::Fifo, Policy::Lru] {
@@ -242,6 +245,7 @@ mod tests {
         }
     }
 
+    /// B132: by count.
     #[test]
     fn seeing_a_key_again_renews_it_under_lru_only() {
         for (policy, stays) in [(Policy::Fifo, false), (Policy::Lru, true)] {

@@ -157,6 +157,7 @@ mod tests {
     const SECOND: i64 = 1_000;
     const MINUTE: i64 = 60 * SECOND;
 
+    /// B131: without any other traffic.
     #[test]
     fn a_key_is_a_duplicate_to_the_end_of_the_bucket_in_which_its_window_ends() {
         // (first seen at, asked at, duplicate)
@@ -179,6 +180,7 @@ mod tests {
         }
     }
 
+    /// B131: a clock that goes backwards.
     #[test]
     fn a_clock_that_steps_back_does_no_harm() {
         let mut seen = TimeBuckets::new(5 * MINUTE, MINUTE).unwrap();
@@ -193,6 +195,7 @@ mod tests {
         assert_eq!(seen.stats(), SeenStats { size: 0, hits: 4, misses: 4, evictions: 2 });
     }
 
+    /// B132: by time.
     #[test]
     fn being_asked_for_or_seen_again_prolongs_nothing() {
         let mut seen = TimeBuckets::new(4 * MINUTE, MINUTE).unwrap();

@@ -1,10 +1,10 @@
 //! Runs that go on from a checkpoint.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::sync::Mutex;
 
 use tally_checkpoints::objects::{
-    Act, Created, Listed, MemoryObjects, ObjectError, ObjectName, ObjectStore,
+    self, Created, FaultyObjects, Listed, MemoryObjects, ObjectError, ObjectName, ObjectStore,
 };
 use tally_checkpoints::reader::{self, Origin};
 use tally_eventlog::EventLog;
@@ -15,53 +15,71 @@ use tempfile::TempDir;
 use super::*;
 use crate::testing::Running;
 
-/// An object store that can go away.
-#[derive(Debug, Default)]
+/// An object store that can go away, for a time or for single calls.
+#[derive(Debug)]
 struct Objects {
-    inner: MemoryObjects,
-    away: std::sync::atomic::AtomicBool,
+    inner: Arc<MemoryObjects>,
+    faulty: FaultyObjects<Arc<MemoryObjects>>,
+    plan: Arc<Mutex<Plan>>,
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    away: bool,
+    calls: usize,
+    failing: Vec<usize>,
 }
 
 impl Objects {
-    fn set_away(&self, away: bool) {
-        self.away.store(away, std::sync::atomic::Ordering::SeqCst);
+    fn new() -> Self {
+        let (inner, plan) = (Arc::<MemoryObjects>::default(), Arc::<Mutex<Plan>>::default());
+        let shared = Arc::clone(&plan);
+        let faulty = FaultyObjects::new(Arc::clone(&inner), move |_, _| {
+            let mut plan = shared.lock().unwrap();
+            plan.calls += 1;
+            match (plan.away, plan.failing.contains(&plan.calls)) {
+                (true, _) => Some(objects::Fault::Refused),
+                (false, false) => None,
+                // Some are not done, some are done and the answer is lost.
+                (false, true) if plan.calls % 2 == 0 => Some(objects::Fault::AppliedThenLost),
+                (false, true) => Some(objects::Fault::TimedOut),
+            }
+        });
+        Self { inner, faulty, plan }
     }
 
-    fn check(&self, act: Act, name: &str) -> Result<(), ObjectError> {
-        if !self.away.load(std::sync::atomic::Ordering::SeqCst) {
-            return Ok(());
-        }
-        let source = io::ErrorKind::TimedOut.into();
-        Err(ObjectError::Unavailable { act, name: name.to_owned(), source })
+    fn set_away(&self, away: bool) {
+        self.plan.lock().unwrap().away = away;
+    }
+
+    /// From now on, the calls with these numbers fail.
+    fn fail_calls(&self, numbers: &[usize]) {
+        *self.plan.lock().unwrap() = Plan { away: false, calls: 0, failing: numbers.to_vec() };
     }
 }
 
 impl ObjectStore for Objects {
     fn create(&self, name: &ObjectName, bytes: &[u8]) -> Result<Created, ObjectError> {
-        self.check(Act::Create, name.as_str())?;
-        self.inner.create(name, bytes)
+        self.faulty.create(name, bytes)
     }
 
     fn read(&self, name: &ObjectName) -> Result<Option<Vec<u8>>, ObjectError> {
-        self.check(Act::Read, name.as_str())?;
-        self.inner.read(name)
+        self.faulty.read(name)
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<Listed>, ObjectError> {
-        self.check(Act::List, prefix)?;
-        self.inner.list(prefix)
+        self.faulty.list(prefix)
     }
 
     fn delete(&self, names: &[ObjectName]) -> Result<(), ObjectError> {
-        self.check(Act::Delete, "objects")?;
-        self.inner.delete(names)
+        self.faulty.delete(names)
     }
 }
 
 /// A deployment with checkpoints, and the folder of its dedup ids.
 fn deployment(partitions: u32, workers: usize) -> (Deployment, Arc<Objects>, TempDir) {
     let mut tally = Deployment::new(partitions, workers);
-    let (objects, folder) = (Arc::new(Objects::default()), tempfile::tempdir().unwrap());
+    let (objects, folder) = (Arc::new(Objects::new()), tempfile::tempdir().unwrap());
     tally.objects = Some(Arc::<Objects>::clone(&objects));
     tally.segments = Arc::new(DirectoryStore::new(folder.path(), 64).unwrap());
     tally.options.checkpoint_every_ms = 200;
@@ -84,7 +102,7 @@ fn crash(running: Running, objects: &Objects) {
 /// B49, B60, B61: reading goes on at the next offset, and each shard is loaded by one worker.
 #[test]
 fn a_run_goes_on_from_the_last_checkpoint_on_any_number_of_workers() {
-    let (mut tally, objects, _folder) = deployment(4, 3);
+    let (mut tally, objects, _folder) = deployment(4, 4);
     let all = events(1, 3_000, 1, 0);
     tally.append(&all[..1_000]);
     let running = tally.start();
@@ -93,7 +111,7 @@ fn a_run_goes_on_from_the_last_checkpoint_on_any_number_of_workers() {
     tally.append(&all[1_000..2_000]);
     running.until("all are counted", |p| p.totals().counted == 2_000);
     crash(running, &objects);
-    for workers in [1, 6, 4, 2] {
+    for workers in [4, 1, 6, 2] {
         tally.options.workers = workers;
         let running = tally.start();
         running.until("it has caught up", |p| p.totals().records >= 2_000);
@@ -353,34 +371,208 @@ fn late_events_are_told_by_hour_from_the_last_checkpoint() {
     );
 }
 
+/// B42: what streaming does not count is told by hour, however old it is.
+#[test]
+fn events_of_yesterday_and_of_three_months_ago_make_their_hours_dirty() {
+    let (mut tally, _objects, _folder) = deployment(2, 2);
+    tally.clock.advance(DAY_MS);
+    let now_ms = tally_model::clock::Clock::now_ms(tally.clock.as_ref());
+    let old = [26 * HOUR_MS, 89 * DAY_MS].map(|age_ms| now_ms - age_ms);
+    tally.append(&[event(1, 1, old[0], now_ms), event(2, 1, old[1], now_ms)]);
+    let report = tally.count_bounded().unwrap();
+    assert_eq!((report.totals.counted, report.totals.late), (0, 2));
+    let hours = dirty::list(tally.meta.as_ref(), i64::MIN..i64::MAX).unwrap();
+    let late: Vec<_> = hours.iter().map(|(hour_ms, dirty)| (*hour_ms, dirty.late)).collect();
+    let hour_of = |at_ms: i64| at_ms - at_ms.rem_euclid(HOUR_MS);
+    assert_eq!(late, [(hour_of(old[1]), 1), (hour_of(old[0]), 1)]);
+}
+
+/// B38: a partition that is slower after a restart still holds the watermark.
+#[test]
+fn the_backlog_of_a_partition_that_comes_last_is_not_late_after_a_restore() {
+    for workers in [1, 2] {
+        let (mut tally, _objects, _folder) = deployment(2, workers);
+        let gate = Gate::default();
+        let log = Arc::clone(&tally.log);
+        tally.seen_log = Arc::new(GatedLog { log, gated: vec![1], gate: gate.clone() });
+        gate.open();
+        tally.append(&events(1, 100, 1, 0));
+        let running = tally.start();
+        running.until("they are counted", |p| p.totals().counted == 100);
+        checkpointed(&running);
+        running.stop();
+        // Half an hour passes. One partition begins where it stopped, the other has new records.
+        tally.clock.advance(30 * MINUTE_MS);
+        let at_home = |partition, all: Vec<LoggedEvent>| {
+            all.into_iter().filter(|event| tally.home(event) == partition).collect::<Vec<_>>()
+        };
+        let old = at_home(1, events(1_001, 100, 1, 1));
+        let young = at_home(0, events(2_001, 100, 1, 30));
+        tally.append(&young);
+        tally.append(&old);
+        let read = |more: &[LoggedEvent]| 100 + u64::try_from(more.len()).unwrap();
+        gate.allow(0);
+        let running = tally.start();
+        running.until("the new ones are read", |p| p.totals().records == read(&young));
+        for _ in 0..20 {
+            tally.clock.advance(MINUTE_MS);
+            running.until("time passes", |_| true);
+        }
+        assert!(running.progress.watermark_ms() <= Some(T0 + 2 * MINUTE_MS));
+        gate.open();
+        let all = read(&young) + u64::try_from(old.len()).unwrap();
+        running.until("all are read", |p| p.totals().records == all);
+        running.pass(0);
+        running.settle();
+        let totals = running.stop().totals;
+        assert_eq!((totals.counted, totals.late + totals.straggler), (all, 0));
+    }
+}
+
+/// B61: partitions stand at different times; only the number of workers differs.
+#[test]
+fn on_fewer_and_on_more_workers_the_same_is_stored() {
+    let life = |workers: usize| {
+        let (mut tally, objects, _folder) = deployment(3, 3);
+        tally.clock.advance(12 * MINUTE_MS);
+        let received_ms = |minute: i64| T0 + minute * MINUTE_MS + 2_000;
+        let of = |first: u64| {
+            (first..first + 600)
+                .map(|id| {
+                    let all = event(id, 1, T0, T0);
+                    // Each partition is at a time of its own, and every tenth event is late.
+                    let minute = 4 * i64::from(tally.home(&all)) + i64::try_from(id % 4).unwrap();
+                    let age_ms = if id % 10 == 0 { 30 * MINUTE_MS } else { 1_000 };
+                    let at_ms = received_ms(minute);
+                    event(id, u16::try_from(id % 3).unwrap(), at_ms - age_ms, at_ms)
+                })
+                .collect::<Vec<_>>()
+        };
+        let all = [of(1), of(1_001)];
+        tally.append(&all[0]);
+        let running = tally.start();
+        running.until("they are read", |p| p.totals().records == 600);
+        checkpointed(&running);
+        tally.append(&all[1]);
+        running.until("they are read", |p| p.totals().records == 1_200);
+        crash(running, &objects);
+        tally.options.workers = workers;
+        let report = tally.count_bounded().unwrap();
+        let truth = tally.truth(&all.concat());
+        assert_eq!(tally.cells(), streaming_cells(&truth), "{workers} workers");
+        let classes: Vec<_> = tally.rows().iter().map(|row| row.small.revision.class()).collect();
+        (tally.cells(), report.totals.late, classes)
+    };
+    let three = life(3);
+    assert!(three.1 > 0);
+    for workers in [2, 1, 6] {
+        assert_eq!(life(workers), three, "{workers} workers");
+    }
+}
+
 /// One life of a deployment.
 #[derive(Clone, Debug)]
 struct Life {
     workers: usize,
-    events: Vec<(u64, u16, i64)>,
+    /// Id, type, and how many minutes ago; how far out of order the stamp is, in ms.
+    events: Vec<(u64, u16, i64, i64)>,
     /// Read so many of them, then wait for a checkpoint.
     checkpoint_after: Option<usize>,
+    /// The counts store is away from then on.
+    counts_away: bool,
+    /// These calls of the object store fail, counted from when the first events are read.
+    failing_calls: Vec<usize>,
+    /// Time that passes before the second half of the events, in minutes.
+    passes: i64,
     crashes: bool,
 }
 
 fn life() -> impl Strategy<Value = Life> {
-    let event = (0_u64..60, 0_u16..3, -30_i64..3);
+    let event = (0_u64..60, 0_u16..3, -30_i64..3, 0_i64..30_000);
     let events = prop::collection::vec(event, 0..60);
-    (1_usize..5, events, prop::option::of(0_usize..60), any::<bool>()).prop_map(
-        |(workers, events, checkpoint_after, crashes)| Life {
-            workers,
-            events,
-            checkpoint_after,
-            crashes,
+    let failing_calls = prop::collection::vec(0_usize..60, 0..4);
+    let outside = (any::<bool>(), failing_calls, 0_i64..30);
+    (1_usize..5, events, prop::option::of(0_usize..60), outside, any::<bool>()).prop_map(
+        |(workers, events, checkpoint_after, outside, crashes)| {
+            let (counts_away, failing_calls, passes) = outside;
+            Life { workers, events, checkpoint_after, counts_away, failing_calls, passes, crashes }
         },
     )
+}
+
+/// Everything that a life needs, and what was appended so far.
+struct World {
+    tally: Deployment,
+    objects: Arc<Objects>,
+    counts: Arc<FlakyCounts>,
+    log: Vec<LoggedEvent>,
+    invalid: u64,
+    /// Every copy of an event has the same time.
+    times: BTreeMap<u64, i64>,
+}
+
+impl World {
+    /// Events that are received now, or a little earlier.
+    fn receive(&mut self, events: &[(u64, u16, i64, i64)]) -> Vec<LoggedEvent> {
+        let now_ms = tally_model::clock::Clock::now_ms(self.tally.clock.as_ref());
+        let received = events.iter().map(|(id, slot, minute, jitter_ms)| {
+            let received_ms = now_ms - jitter_ms;
+            let at_ms = received_ms + minute.min(&0) * MINUTE_MS;
+            let time_ms = *self.times.entry(*id).or_insert(at_ms);
+            event(*id, *slot, time_ms.min(received_ms), received_ms)
+        });
+        let received: Vec<_> = received.collect();
+        self.tally.append(&received);
+        self.log.extend_from_slice(&received);
+        received
+    }
+
+    fn records(&self) -> u64 {
+        u64::try_from(self.log.len()).unwrap() + self.invalid
+    }
+
+    fn live(&mut self, life: &Life, foreign: Option<u32>) {
+        self.tally.options.workers = life.workers;
+        let cut = life.checkpoint_after.unwrap_or(0).min(life.events.len());
+        self.receive(&life.events[..cut]);
+        let running = self.tally.start();
+        let records = self.records();
+        running.until("they are read", |p| p.totals().records >= records);
+        self.objects.fail_calls(&life.failing_calls);
+        if life.counts_away {
+            self.counts.set(Some(Fault::Down));
+        }
+        if life.checkpoint_after.is_some() {
+            checkpointed(&running);
+        }
+        running.pass(life.passes * MINUTE_MS);
+        let now = self.receive(&life.events[cut..]);
+        if let Some(partition) = foreign {
+            self.tally.append_raw([(partition, vec![0xff; 3])]);
+            self.invalid += 1;
+            // A copy of an event in a partition that is not its own.
+            let copy: Vec<_> = now.first().copied().into_iter().collect();
+            self.tally.append_raw(copy.iter().map(|event| (partition, encode(event))));
+            self.log.extend(copy);
+        }
+        let records = self.records();
+        running.until("all are read", |p| p.totals().records >= records);
+        self.objects.fail_calls(&[]);
+        if life.crashes {
+            crash(running, &self.objects);
+        } else {
+            running.stop();
+        }
+        self.counts.set(None);
+    }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// The law of the cut: whatever was read before it, however records cross between workers and
-    /// wherever the runs end, ids, minutes, late and invalid counts are those of the model.
+    /// The law of the cut: whatever was read before it, however records cross between workers,
+    /// wherever the runs end and whichever store is away meanwhile, ids, minutes, late and invalid
+    /// counts are those of the model.
     #[test]
     fn after_any_restore_everything_equals_the_model(
         partitions in 1_u32..5,
@@ -388,44 +580,15 @@ proptest! {
         foreign in any::<bool>(),
     ) {
         let (mut tally, objects, _folder) = deployment(partitions, 1);
+        let counts = Arc::new(FlakyCounts::default());
+        tally.counts = Arc::<FlakyCounts>::clone(&counts);
         tally.clock.advance(HOUR_MS);
-        let (mut log, mut invalid) = (Vec::new(), 0);
+        let (log, times) = (Vec::new(), BTreeMap::new());
+        let mut world = World { tally, objects, counts, log, invalid: 0, times };
         for life in &lives {
-            tally.options.workers = life.workers;
-            let received_ms = tally_model::clock::Clock::now_ms(tally.clock.as_ref());
-            let minute_ms = received_ms - received_ms.rem_euclid(MINUTE_MS);
-            let now: Vec<LoggedEvent> = life.events.iter().map(|(id, slot, minute)| {
-                // Every copy of an event has the same time.
-                let time_ms = T0 + (60 + i64::try_from(*id).unwrap() % 9 + minute.min(&0)) * MINUTE_MS;
-                event(*id, *slot, time_ms.min(minute_ms), received_ms)
-            }).collect();
-            let cut = life.checkpoint_after.unwrap_or(0).min(now.len());
-            tally.append(&now[..cut]);
-            let running = tally.start();
-            let read = |n: usize| u64::try_from(n).unwrap();
-            running.until("they are read", |p| p.totals().records >= read(log.len() + cut) + invalid);
-            if life.checkpoint_after.is_some() {
-                checkpointed(&running);
-            }
-            tally.append(&now[cut..]);
-            if foreign {
-                let partition = (partitions - 1).min(1);
-                tally.append_raw([(partition, vec![0xff; 3])]);
-                // A copy of an event in a partition that is not its own.
-                tally.append_raw(now.iter().take(1).map(|event| (partition, encode(event))));
-                invalid += 1;
-            }
-            let copies = if foreign { now.len().min(1) } else { 0 };
-            log.extend_from_slice(&now);
-            log.extend_from_slice(&now[..copies]);
-            let all = read(log.len()) + invalid;
-            running.until("all are read", |p| p.totals().records >= all);
-            if life.crashes {
-                crash(running, &objects);
-            } else {
-                running.stop();
-            }
+            world.live(life, foreign.then_some((partitions - 1).min(1)));
         }
+        let World { mut tally, log, invalid, .. } = world;
         let report = tally.count_bounded().unwrap();
         let truth = tally.truth(&log);
         let totals = report.totals;
