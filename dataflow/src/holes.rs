@@ -3,6 +3,8 @@
 //! They are found when a run starts, and while it runs if retention overtakes a reader. Never a
 //! silent jump: each range is said with its exact offsets, and its hours are noted as dirty before
 //! a checkpoint stands behind it.
+//!
+//! Invariant C-4 of ARCHITECTURE.md.
 
 use std::ops::Range;
 

@@ -12,6 +12,7 @@ use hyper::body::Frame;
 use serde_json::{Value, json};
 use tally_eventlog::AppendError;
 use tally_eventlog::memory::Fault;
+use tally_model::ids::EventId;
 
 use super::*;
 use crate::background::poll_ledger_every;
@@ -273,6 +274,28 @@ async fn a_fault_of_the_deployment_is_503_and_not_ready_until_it_is_mended() {
         assert_eq!(world.batch(&[event(3)]).await.accepted(), 1);
         assert_eq!(world.collector.ready(), Ok(()));
     }
+}
+
+/// B52: whatever becomes of the answers, every copy has the client's id, so that one counts.
+#[tokio::test]
+async fn a_batch_that_is_sent_again_after_a_lost_answer_keeps_its_ids() {
+    let world = World::new();
+    let without_id = event_with(3, "eventId", Value::Null);
+    let batch = [event(1), event(2), without_id];
+    let unknown = AppendError::Unknown { reason: "no answer".to_owned() };
+    world.log.set_fault(Some(Fault::KeepUnconfirmed(unknown)));
+    world.batch(&batch).await.assert_problem(503, "unavailable");
+    world.log.set_fault(None);
+    for _ in 0..2 {
+        let reply = world.batch(&batch).await;
+        assert_eq!(reply.accepted(), 2);
+        assert_eq!(reply.reasons("rejected"), [rejected(2, "bad_event_id")]);
+    }
+    let ids = [1, 2].map(|number| EventId::parse(&id(number)).unwrap().0.to_vec());
+    let records = world.records();
+    let copies = ids.each_ref().map(|id| records.iter().filter(|of| of.event_id == *id).count());
+    assert_eq!(copies.iter().sum::<usize>(), records.len(), "no other id was invented");
+    assert_eq!(copies, [3, 3], "also those of which nobody heard");
 }
 
 #[tokio::test]
