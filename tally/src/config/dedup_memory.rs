@@ -19,6 +19,7 @@ pub(crate) struct DedupMemory {
     ids_origin: Origin,
     /// What they may take.
     pub(crate) budget_bytes: u64,
+    budget_origin: Origin,
 }
 
 impl DedupMemory {
@@ -36,6 +37,7 @@ impl DedupMemory {
             ids: layers.count("dedup.expected", 1, 1 << 50)?,
             ids_origin: layers.origin("dedup.expected"),
             budget_bytes,
+            budget_origin: layers.origin("dedup.memory"),
         })
     }
 
@@ -44,19 +46,29 @@ impl DedupMemory {
     /// # Errors
     /// [`SettingError::Value`] if that is over the budget.
     pub(crate) fn check(&self, rule: DedupRule, shards: Shards) -> Result<u64, SettingError> {
-        let Self { ids, ids_origin, budget_bytes } = self;
+        let Self { ids, ids_origin, budget_bytes, budget_origin } = self;
         let per_id = DirectoryStore::RAM_BYTES_PER_ID;
         let checked =
             DedupOptions::default().check_budget(rule, shards, *ids, per_id, *budget_bytes);
-        checked.map_err(|over| SettingError::Value {
-            origin: ids_origin.clone(),
-            key: "dedup.expected".to_owned(),
-            given: ids.to_string(),
-            allowed: format!(
-                "as many as fit into dedup.memory = {}; these need {}",
-                show_size(over.budget_bytes),
-                show_size(over.needed_bytes)
-            ),
+        checked.map_err(|over| {
+            let (budget, needed) = (show_size(over.budget_bytes), show_size(over.needed_bytes));
+            // To blame is what somebody has set.
+            if *ids_origin == Origin::Default {
+                return SettingError::Value {
+                    origin: budget_origin.clone(),
+                    key: "dedup.memory".to_owned(),
+                    given: budget,
+                    allowed: format!("at least {needed}, which dedup.expected = {ids} needs"),
+                };
+            }
+            SettingError::Value {
+                origin: ids_origin.clone(),
+                key: "dedup.expected".to_owned(),
+                given: ids.to_string(),
+                allowed: format!(
+                    "as many as fit into dedup.memory = {budget}; these need {needed}"
+                ),
+            }
         })
     }
 }
@@ -84,9 +96,18 @@ mod tests {
         assert!(needed <= 2 * 100_000_000, "two bytes an id: {needed}");
         let few = memory(&[("dedup.memory", "8MiB"), ("dedup.expected", "1000000")]);
         assert!(check(&few).is_ok());
-        let error = check(&memory(&[("dedup.memory", "64MiB")])).unwrap_err().to_string();
-        for part in ["dedup.expected = 100000000", "dedup.memory = 64MiB", "these need 1"] {
-            assert!(error.contains(part), "{error}");
+        let refused = |settings| check(&memory(settings)).unwrap_err().to_string();
+        let small = ("dedup.memory", "64MiB");
+        for (settings, wanted) in [
+            (&[small][..], "dedup.memory = 64MiB is not allowed; allowed: at least 184MiB, which"),
+            (
+                &[small, ("dedup.expected", "100000001")],
+                "dedup.expected = 100000001 is not allowed",
+            ),
+            (&[small, ("dedup.expected", "100000001")], "dedup.memory = 64MiB; these need 184MiB"),
+        ] {
+            let error = refused(settings);
+            assert!(error.contains(wanted), "{error}");
         }
     }
 
