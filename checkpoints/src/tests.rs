@@ -10,7 +10,7 @@ use tally_model::ids::{Shard, Shards};
 use tally_model::revision::Generation;
 
 use crate::decide::shards_of;
-use crate::layout;
+use crate::layout::{self, DATA, SAVEPOINTS};
 use crate::manifest::{Cut, Manifest, Totals};
 use crate::objects::{
     Act, Fault, FaultyObjects, LocalObjects, MemoryObjects, ObjectError, ObjectName, ObjectStore,
@@ -542,4 +542,16 @@ fn checkpoints_in_a_directory_survive_the_process() {
     let (_, restored) = open(&objects, 2).unwrap();
     assert_eq!(check(objects.as_ref(), &restored.unwrap()), one_each(1, 3));
     assert_eq!(reader::list(objects.as_ref(), DEPLOYMENT).unwrap().len(), 2);
+}
+
+#[test]
+fn a_forgotten_deployment_starts_from_nothing() {
+    let objects: Arc<dyn ObjectStore> = Arc::new(MemoryObjects::default());
+    let (mut writer, _) = Writer::open(Arc::clone(&objects), options(1), &Origin::Newest).unwrap();
+    let kept: SavepointName = "kept".parse().unwrap();
+    write(&mut writer, id(1, 1), &one_each(1, 1), Some(&kept)).unwrap();
+    crate::writer::forget(objects.as_ref()).unwrap();
+    let (_, restored) = Writer::open(Arc::clone(&objects), options(2), &Origin::Newest).unwrap();
+    assert!(restored.is_none());
+    assert!(objects.list(DATA).unwrap().is_empty() && objects.list(SAVEPOINTS).unwrap().is_empty());
 }

@@ -20,7 +20,7 @@ use tally_model::revision::Generation;
 
 use crate::decide::taken_over_by;
 use crate::error::CheckpointError;
-use crate::layout::{self, CheckpointId, DATA, GENERATIONS, MANIFESTS, SavepointName};
+use crate::layout::{self, CheckpointId, DATA, GENERATIONS, MANIFESTS, SAVEPOINTS, SavepointName};
 use crate::manifest::{Cut, DataObject, Manifest, ShardEntry, Totals};
 use crate::objects::{Created, ObjectError, ObjectName, ObjectStore};
 use crate::reader::{self, Origin, Restored};
@@ -324,6 +324,21 @@ pub fn remove_savepoint(
         return Err(CheckpointError::NotFound { name });
     }
     Ok(objects.delete(&[name])?)
+}
+
+/// Removes every checkpoint and savepoint, manifests first. Only for a deployment that has counted
+/// nothing: from then on the log is read from its oldest offset.
+///
+/// # Errors
+/// [`CheckpointError::Objects`]; it can be repeated.
+pub fn forget(objects: &dyn ObjectStore) -> Result<(), CheckpointError> {
+    for prefix in [MANIFESTS, SAVEPOINTS, DATA] {
+        let names: Vec<_> = objects.list(prefix)?.into_iter().map(|listed| listed.name).collect();
+        if !names.is_empty() {
+            objects.delete(&names)?;
+        }
+    }
+    Ok(())
 }
 
 /// Creates an object, where an earlier attempt may have done so already.

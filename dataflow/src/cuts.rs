@@ -11,7 +11,7 @@
 //! Invariant P-3 of ARCHITECTURE.md.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use tally_eventlog::{Offset, Partition};
@@ -73,6 +73,8 @@ pub(crate) struct Cuts {
     every_ms: i64,
     /// The announced epoch; 0 = none.
     announced: AtomicU64,
+    /// Before this no regular cut is due, monotonic time. Looked at for each batch that is read.
+    due_at_ms: AtomicI64,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -86,8 +88,6 @@ struct State {
     left: Vec<Option<SourceCut>>,
     ready: VecDeque<Frozen>,
     uploading: bool,
-    /// When the last cut was announced, monotonic time.
-    announced_at_ms: i64,
     last_announced: bool,
     ended: bool,
 }
@@ -110,7 +110,6 @@ impl Cuts {
             left: vec![None; workers],
             ready: VecDeque::new(),
             uploading: false,
-            announced_at_ms: now_ms,
             last_announced: false,
             ended: false,
         };
@@ -118,6 +117,7 @@ impl Cuts {
             enabled,
             every_ms,
             announced: AtomicU64::new(0),
+            due_at_ms: AtomicI64::new(now_ms.saturating_add(every_ms)),
             state: Mutex::new(state),
             changed: Condvar::new(),
         }
@@ -149,12 +149,13 @@ impl Cuts {
     /// Announces a regular cut if one is due: a period after the last one, and never while an
     /// earlier one is under way or being uploaded.
     pub(crate) fn announce_regular(&self, now_ms: i64) {
-        if !self.enabled || self.announced().is_some() {
+        if now_ms < self.due_at_ms.load(Ordering::Relaxed) || self.announced().is_some() {
             return;
         }
         let mut state = self.lock();
-        let busy = state.uploading || !state.ready.is_empty();
-        if !busy && now_ms >= state.announced_at_ms.saturating_add(self.every_ms) {
+        let busy = state.uploading || !state.ready.is_empty() || state.under_way.is_some();
+        // Another source may have been faster.
+        if !busy && now_ms >= self.due_at_ms.load(Ordering::Relaxed) {
             self.announce(&mut state, Purpose::Regular, now_ms);
         }
     }
@@ -190,7 +191,7 @@ impl Cuts {
     fn announce(&self, state: &mut State, purpose: Purpose, now_ms: i64) {
         let workers = state.left.len();
         let epoch = state.highest + 1;
-        state.announced_at_ms = now_ms;
+        self.due_at_ms.store(now_ms.saturating_add(self.every_ms), Ordering::Relaxed);
         state.under_way = Some(UnderWay {
             epoch,
             purpose,

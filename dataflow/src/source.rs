@@ -203,7 +203,7 @@ impl SourceState {
         Ok(records)
     }
 
-    /// Announces a cut if it is this source's turn and one is due.
+    /// Announces a cut if one is due. Whichever source sees it first does.
     fn announce(&self, stopped: bool) {
         let (cuts, parts) = (&self.shared.cuts, &self.shared.parts);
         if !cuts.is_enabled() {
@@ -212,15 +212,12 @@ impl SourceState {
         let now_ms = parts.clock.monotonic_ms();
         if stopped {
             cuts.announce_last(now_ms);
-        } else if self.reading.worker() == 0 {
-            match parts.savepoints.take() {
-                Some(request) => {
-                    if let Some(request) = cuts.announce_savepoint(request, now_ms) {
-                        parts.savepoints.put_back(request);
-                    }
-                }
-                None => cuts.announce_regular(now_ms),
+        } else if let Some(request) = parts.savepoints.take() {
+            if let Some(request) = cuts.announce_savepoint(request, now_ms) {
+                parts.savepoints.put_back(request);
             }
+        } else {
+            cuts.announce_regular(now_ms);
         }
     }
 

@@ -112,6 +112,19 @@ pub fn lower_origin(store: &dyn MetaStore, origin_ms: i64) -> Result<Marks, Stor
     change_origin(store, |origin| origin.map_or(origin_ms, |origin| origin.min(origin_ms)))
 }
 
+/// Takes back how far minutes were readable and retired. Only for an import of history into a
+/// deployment that holds no record and no row: its minutes begin to count where the history does.
+///
+/// # Errors
+/// [`StoreError`]; the same call may be repeated.
+pub fn forget_progress(store: &dyn MetaStore) -> Result<(), StoreError> {
+    update(store, MARKS, MARKS_KEY, |current| {
+        let marks = decode(current)?;
+        let reset = Marks { retired_up_to_ms: None, readable_up_to_ms: None, ..marks };
+        changed(marks, reset, ())
+    })
+}
+
 /// Claims the next generation: greater than every one claimed before, by whomever.
 ///
 /// A claim is a row that can only be made once, so two starts never get the same number. A number

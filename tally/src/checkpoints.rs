@@ -79,10 +79,41 @@ struct Place {
 /// # Errors
 /// If its folder cannot be made.
 pub(crate) fn objects(dir: &Path, settings: &Settings) -> Result<Arc<dyn ObjectStore>, Failure> {
-    let folder = settings.objects.clone().unwrap_or_else(|| dir.join("objects"));
-    let objects = LocalObjects::open(&folder)
-        .with_context(|| format!("cannot use the folder of checkpoints {}", folder.display()))?;
+    Ok(Arc::new(open_folder(&folder(dir, settings))?))
+}
+
+/// The same for the one process that writes there: what crashes left unfinished is removed.
+///
+/// # Errors
+/// If its folder cannot be made or read.
+pub(crate) fn objects_to_write(
+    dir: &Path,
+    settings: &Settings,
+) -> Result<Arc<dyn ObjectStore>, Failure> {
+    let folder = folder(dir, settings);
+    let objects = open_folder(&folder)?;
+    objects
+        .remove_unfinished()
+        .with_context(|| format!("cannot clean up the checkpoints in {}", folder.display()))?;
     Ok(Arc::new(objects))
+}
+
+/// Removes every checkpoint of a deployment that is empty, savepoints included: history is to be
+/// counted from its beginning.
+///
+/// # Errors
+/// If the store fails.
+pub(crate) fn forget(dir: &Path, settings: &Settings) -> Result<(), Failure> {
+    tally_checkpoints::writer::forget(&open_folder(&folder(dir, settings))?).map_err(failure)
+}
+
+fn folder(dir: &Path, settings: &Settings) -> PathBuf {
+    settings.objects.clone().unwrap_or_else(|| dir.join("objects"))
+}
+
+fn open_folder(folder: &Path) -> Result<LocalObjects, Failure> {
+    Ok(LocalObjects::open(folder)
+        .with_context(|| format!("cannot use the folder of checkpoints {}", folder.display()))?)
 }
 
 /// The exit code of what is wrong with checkpoints.

@@ -101,7 +101,9 @@ pub(crate) fn parts(
         meta: Arc::clone(&deployment.meta),
         segments: dedup_segments(deployment, settings)?,
         checkpoints: Some(CheckpointParts {
-            objects: start.faults.objects(checkpoints::objects(&deployment.dir, settings)?),
+            objects: start
+                .faults
+                .objects(checkpoints::objects_to_write(&deployment.dir, settings)?),
             deployment: deployment.id.clone(),
             origin: start.origin.clone(),
             keep_last: WriterOptions::KEEP_LAST,

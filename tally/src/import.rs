@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tally_collector::ingest::ReceivedAt;
+use tally_sinks::marks;
 
+use crate::checkpoints;
 use crate::cli::{ImportArgs, ReceivedAtArg};
 use crate::clock::SystemClock;
 use crate::config::Settings;
@@ -149,6 +151,9 @@ fn history(
         scan.register(deployment, settings.collector.limits.type_bytes)?
     };
     scan.set_origin(deployment)?;
+    // What an earlier start has seen of the present must not make history late.
+    marks::forget_progress(deployment.meta.as_ref())?;
+    checkpoints::forget(&deployment.dir, settings)?;
     let mut report = by_event_time(&scan, args, deployment, settings)?;
     report.registered = registered;
     Ok(report)

@@ -1,4 +1,6 @@
 //! The end of a minute: its row is read back, then it is let go and the marks move on.
+//!
+//! Invariant P-4 of ARCHITECTURE.md.
 
 use std::collections::BTreeMap;
 

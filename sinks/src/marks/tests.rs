@@ -205,3 +205,17 @@ fn two_starts_that_race_from_threads_never_move_a_mark_backwards() {
         assert_eq!((last.retired_up_to_ms, last.readable_up_to_ms, last.generation), want);
     });
 }
+
+#[test]
+fn forgotten_progress_leaves_origin_and_generation() {
+    let store = MemoryMeta::default();
+    set_origin_if_absent(&store, 5).unwrap();
+    let generation = claim_generation(&store, 0).unwrap();
+    let Advance::Published(_) = advance(&store, generation, Some(60), Some(120)).unwrap() else {
+        panic!("nobody else has published");
+    };
+    forget_progress(&store).unwrap();
+    let want = Marks { origin_ms: Some(5), generation: Some(generation), ..Marks::default() };
+    assert_eq!(read(&store).unwrap(), want);
+    assert!(claim_generation(&store, 0).unwrap() > generation);
+}

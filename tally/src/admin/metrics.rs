@@ -151,7 +151,7 @@ impl NodeMetrics {
     /// How long after its beginning a minute was stored for the first time.
     fn freshness(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let freshness = self.progress.freshness();
-        let bounds = FRESHNESS_BOUNDS_MS.iter().map(|bound| seconds(*bound)).chain([f64::MAX]);
+        let bounds = FRESHNESS_BOUNDS_MS.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
         let counts = freshness.counts();
         let sum = freshness.sum_ms().cast_signed();
         let buckets: Vec<(f64, u64)> = bounds.zip(counts.iter().copied()).collect();

@@ -39,7 +39,7 @@ pub(super) const CRASH_AT: &str = "crash-at";
 pub(super) const REACHED: &str = "reached";
 pub(super) const STORE_AWAY: &str = "store-away";
 pub(super) const MISCOUNT: &str = "miscount";
-const OBJECTS_AWAY: &str = "objects-away";
+pub(super) const OBJECTS_AWAY: &str = "objects-away";
 
 /// Says where this process has to fail. Given by `tally torture` to the processes that it starts.
 #[derive(Args, Clone, Debug, Default)]

@@ -33,6 +33,8 @@ pub(super) struct Life {
     pub(super) run_ms: i64,
     /// Whether records are appended behind its back once it is dead.
     pub(super) meddle: bool,
+    /// Whether the object store goes away once it works, so that its last checkpoints fail.
+    pub(super) objects_away: bool,
 }
 
 /// What happens in one seed.
@@ -149,16 +151,16 @@ impl Points {
     }
 }
 
-/// Half of the lives end at a named point, half at a random moment; some of these still within
-/// their start.
+/// Two thirds of the lives end at a named point, the others at a random moment; some of these still
+/// within their start.
 fn life(workers: u16, points: &mut Points, rng: &mut StdRng) -> Life {
-    let crash = rng.random_bool(0.5).then(|| {
+    let crash = rng.random_bool(2.0 / 3.0).then(|| {
         let point = points.draw();
         // There is a checkpoint a second, of one data object for each of 64 shards and some more. A
         // node puts rows once a minute and has little to collect.
         let most = match point {
             Point::BetweenPutAndAck | Point::DuringCollection => 1,
-            Point::BeforeUpload | Point::BeforeManifest | Point::AfterManifest => 6,
+            Point::BeforeUpload | Point::BeforeManifest | Point::AfterManifest => 4,
             Point::DuringRestore => 30,
             Point::BetweenObjects => 100,
         };
@@ -169,7 +171,8 @@ fn life(workers: u16, points: &mut Points, rng: &mut StdRng) -> Life {
         None if rng.random_bool(0.2) => rng.random_range(20..EARLY_MS),
         None => rng.random_range(5_000..10_000),
     };
-    Life { workers, crash, run_ms, meddle: rng.random_bool(0.5) }
+    let objects_away = crash.is_none() && run_ms > EARLY_MS && rng.random_bool(0.5);
+    Life { workers, crash, run_ms, meddle: rng.random_bool(0.5), objects_away }
 }
 
 /// A number of workers from 1 to 4, another one than before.
@@ -204,6 +207,7 @@ mod tests {
         let points: BTreeSet<Point> = lives().filter_map(|life| Some(life.crash?.point)).collect();
         assert_eq!(points, Point::ALL.into());
         assert!(lives().any(|life| life.crash.is_none() && life.run_ms < EARLY_MS));
+        assert!(lives().any(|life| life.objects_away));
         assert!(lives().any(|life| life.meddle) && lives().any(|life| !life.meddle));
     }
 
@@ -225,6 +229,7 @@ mod tests {
             crash: point.map(|point| CrashAt { point, occurrence: 1 }),
             run_ms: 5_000,
             meddle: false,
+            objects_away: false,
         };
         for (point, now_ms, want) in [
             (None, 0, 0),

@@ -12,7 +12,7 @@ use tally_model::clock::Clock;
 use tally_model::ids::EventId;
 
 use super::child::{Node, Site, was_killed};
-use super::faults::{CRASH_AT, CrashAt, Point, REACHED, STORE_AWAY};
+use super::faults::{CRASH_AT, CrashAt, OBJECTS_AWAY, Point, REACHED, STORE_AWAY};
 use super::line::{CloseOnDrop, Line, Reachable};
 use super::meddle::meddle;
 use super::schedule::{AWAY_MS, EARLY_MS, Life, Schedule};
@@ -164,6 +164,7 @@ impl Trial<'_> {
 
     fn start(&mut self, workers: u16, crash: Option<CrashAt>) -> Result<Node, Stop> {
         self.site.faults.set(REACHED, None)?;
+        self.site.faults.set(OBJECTS_AWAY, None)?;
         self.site.faults.set(CRASH_AT, crash.map(|crash| crash.to_string()).as_deref())?;
         self.life += 1;
         Ok(self.site.start(workers)?)
@@ -173,12 +174,17 @@ impl Trial<'_> {
     fn until_end(&mut self, node: &mut Node, life: &Life) -> Result<Option<Point>, Stop> {
         let started_ms = self.clock.monotonic_ms();
         let run_ms = life.run_ms + self.schedule.patience_ms(life, self.clock.now_ms());
+        let mut objects_away = false;
         loop {
             if let Some(point) = self.ended(node)? {
                 return Ok(Some(point));
             }
             let well = self.look(node)?;
             let lived_ms = self.clock.monotonic_ms() - started_ms;
+            if life.objects_away && well && !objects_away && lived_ms >= run_ms / 2 {
+                objects_away = true;
+                self.site.faults.set(OBJECTS_AWAY, Some(""))?;
+            }
             // A start that is not to be cut short has to show first how long it takes.
             if lived_ms >= run_ms && (well || life.run_ms < EARLY_MS) {
                 return Ok(None);

@@ -200,3 +200,25 @@ fn after_a_bounded_run_up_lowers_no_row_and_counts_what_arrives_in_time() {
     });
     assert!(node.terminate().success());
 }
+
+/// The earlier start has seen the present: its checkpoint and marks must not make history late.
+#[test]
+fn a_folder_that_was_started_once_still_takes_history_as_if_it_were_new() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, dir) = (folder.path().join("events.ndjson"), folder.path().join("data"));
+    let node = Node::start(&dir, &[("pipeline.checkpoint_every", "100ms")], &[]);
+    wait_for("a checkpoint", || {
+        node.metrics().contains("tally_checkpoint_last_timestamp_seconds").then_some(())
+    });
+    assert!(node.terminate().success());
+    let day_ago = now_ms() / 60_000 * 60_000 - 86_400_000;
+    write_lines(&file, [0, 0, 3].map(|minute| line("a", day_ago + minute * 60_000)));
+    let (file, dir_text) = (file.to_str().unwrap(), dir.to_str().unwrap());
+    tally_ok(&["import", file, "--data-dir", dir_text, "--received-at", "event-time"]);
+    let report = count(&dir, 2);
+    assert_eq!((&report["counted"], &report["straggler"]), (&json!(3), &json!(0)), "{report}");
+    let (start, end) = (time(day_ago), time(day_ago + 4 * 60_000));
+    let ask = ["top", "--start", &start, "--end", &end, "--data-dir", dir_text, "-o", "json"];
+    let answer: Value = serde_json::from_str(&tally_ok(&ask)).unwrap();
+    assert_eq!((&answer["total"], &answer["missingMinutes"]), (&json!(3), &json!(0)), "{answer}");
+}
