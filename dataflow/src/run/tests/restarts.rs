@@ -537,6 +537,8 @@ impl World {
         self.receive(&life.events[..cut]);
         let running = self.tally.start();
         let records = self.records();
+        // A store that fails while a run opens it ends that run: this is about what comes later.
+        running.until("it has begun", |p| p.watermark_ms().is_some());
         running.until("they are read", |p| p.totals().records >= records);
         self.objects.fail_calls(&life.failing_calls);
         if life.counts_away {
