@@ -15,7 +15,6 @@ fn one_four_two_and_three_workers_by_kill_9_drop_nothing_as_late_and_count_the_s
     let mut traffic = Traffic::new();
     for workers in ["1", "4", "2", "3"] {
         let node = Node::start(&dir, FAST, &["--workers", workers]);
-        traffic.settle(&node);
         traffic.send(&node, 2_000);
         traffic.repeat(&node);
         traffic.settle(&node);
@@ -157,6 +156,7 @@ fn after_a_stop_longer_than_the_lateness_what_was_on_time_is_counted_and_quiet_m
     let mut sent_ms = 0;
     for dir in &dirs {
         let node = Node::start(dir, &settings, &[]);
+        node.register(&["a"]);
         checkpointed(&node);
         sent_ms = now_ms();
         for _ in 0..3 {

@@ -41,10 +41,10 @@ fn a_savepoint_of_a_running_node_is_listed_kept_started_from_and_removed() {
     node.kill();
 
     let node = Node::start(&dir, FAST, &["--from", "before-upgrade"]);
+    traffic.settle(&node);
     let log = node.log();
     let from = log.lines().rfind(|line| line.contains("going on from a checkpoint")).unwrap();
     assert!(from.contains(kept["checkpoint"].as_str().unwrap()), "{from}");
-    traffic.settle(&node);
     traffic.repeat(&node);
     traffic.send(&node, 100);
     traffic.settle(&node);
@@ -98,10 +98,14 @@ fn stop_with_a_savepoint_ends_the_node_with_0_and_a_start_from_it_counts_what_ca
     let newest = files(&dir.join("objects/manifests")).pop().unwrap();
     let said = tally_ok(&["savepoint", "cold", "--data-dir", data]);
     assert!(said.contains(newest.file_name().unwrap().to_str().unwrap()), "{said}");
-    assert_eq!(tally(&["savepoint", "cold", "--data-dir", data]).code, 5);
+    // The same checkpoint once more is no other savepoint.
+    tally_ok(&["savepoint", "cold", "--data-dir", data]);
     let node = Node::start(&dir, FAST, &["--from", "cold"]);
     // A folder that is in use is asked over HTTP.
     assert_eq!(tally(&["savepoint", "warm", "--data-dir", data]).code, 5);
     traffic.settle(&node);
     assert!(node.terminate().success());
+    let again = tally(&["savepoint", "cold", "--data-dir", data]);
+    assert_eq!(again.code, 5, "{}", again.stderr);
+    assert!(again.stderr.contains("exists already"), "{}", again.stderr);
 }
