@@ -125,19 +125,7 @@ impl Node {
         let log = dir.with_extension("log");
         drop(std::fs::remove_file(&ready));
         let file = std::fs::File::options().create(true).append(true).open(&log).unwrap();
-        let mut command = command();
-        command
-            .arg("up")
-            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir"])
-            .arg(dir)
-            .arg("--ready-file")
-            .arg(&ready)
-            .args(flags)
-            .envs(settings.iter().map(|(key, value)| (variable(key), *value)))
-            .stdin(Stdio::null())
-            .stdout(file.try_clone().unwrap())
-            .stderr(file);
-        let mut child = command.spawn().unwrap();
+        let mut child = Self::spawn(dir, settings, flags, file);
         let answer: Value = wait_for("the ready file", || {
             if let Some(status) = child.try_wait().unwrap() {
                 let log = std::fs::read_to_string(&log).unwrap_or_default();
@@ -155,6 +143,48 @@ impl Node {
             admin_token: field("adminToken"),
             log,
         }
+    }
+
+    fn spawn(dir: &Path, settings: &[(&str, &str)], flags: &[&str], log: std::fs::File) -> Child {
+        let mut command = command();
+        command
+            .arg("up")
+            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir"])
+            .arg(dir)
+            .arg("--ready-file")
+            .arg(dir.with_extension("ready"))
+            .args(flags)
+            .envs(settings.iter().map(|(key, value)| (variable(key), *value)))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
+        command.spawn().unwrap()
+    }
+
+    /// Starts a node that ends by itself; returns its exit code and all that it said.
+    pub fn refused(dir: &Path, settings: &[(&str, &str)], flags: &[&str]) -> (Option<i32>, String) {
+        let log = dir.with_extension("refused");
+        let file = std::fs::File::create(&log).unwrap();
+        let mut child = Self::spawn(dir, settings, flags, file);
+        let started = Instant::now();
+        while child.try_wait().unwrap().is_none() && started.elapsed() < DEADLINE {
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+        drop(child.kill());
+        (child.wait().unwrap().code(), std::fs::read_to_string(&log).unwrap())
+    }
+
+    /// Waits until the node has ended by itself.
+    pub fn ended(mut self) -> ExitStatus {
+        wait_for("the end of the node", || self.child.try_wait().unwrap())
+    }
+
+    /// A number of `/metrics`, by its name with labels as it stands there; 0 if it is not there.
+    #[must_use]
+    pub fn metric(&self, name: &str) -> f64 {
+        let metrics = self.metrics();
+        let mut lines = metrics.lines().filter_map(|line| line.rsplit_once(' '));
+        lines.find(|(of, _)| *of == name).map_or(0.0, |(_, value)| value.parse().unwrap())
     }
 
     /// Everything that the node printed and logged so far.

@@ -93,6 +93,11 @@ impl LocalObjects {
                     Err(error) => return Err(error),
                 };
                 let inside = format!("{name}/");
+                if metadata.is_file() && prefix.starts_with(&inside) {
+                    // Not the same as an empty folder: what belongs there is out of reach.
+                    let what = format!("{} is no folder", path.display());
+                    return Err(io::Error::new(io::ErrorKind::NotADirectory, what));
+                }
                 if metadata.is_dir() && (inside.starts_with(prefix) || prefix.starts_with(&inside))
                 {
                     folders.push(path);

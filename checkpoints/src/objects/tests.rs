@@ -108,6 +108,17 @@ fn a_local_store_that_cannot_write_says_so() {
 }
 
 #[test]
+fn a_file_in_the_place_of_a_folder_is_no_empty_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let objects = LocalObjects::open(folder.path()).unwrap();
+    objects.create(&name("a/1"), b"x").unwrap();
+    std::fs::write(folder.path().join("b"), "no folder").unwrap();
+    assert_eq!(names(&objects, "a/"), ["a/1"]);
+    let refused = objects.list("b/").unwrap_err();
+    assert!(matches!(refused, ObjectError::Unavailable { act: Act::List, .. }), "{refused:?}");
+}
+
+#[test]
 fn a_fault_does_what_it_says() {
     let inner = Arc::new(MemoryObjects::default());
     let mut faults = [

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failure in a test is a panic")]
 
 mod bad_input;
+mod checkpoints;
 mod clients;
 mod crash;
 mod dedup;
