@@ -115,7 +115,7 @@ impl Traffic {
         wait_for("the counts of all that was sent", || {
             let counts = self.look(node);
             let records = records(node);
-            assert!(records.counted <= sent, "{} events became {records:?}", sent);
+            assert!(records.counted <= sent, "{sent} events became {records:?}");
             let all = Records { counted: sent, repeats, late: 0, straggler: 0 };
             (counts == self.expected && records == all).then_some(())
         });
