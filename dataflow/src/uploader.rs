@@ -78,7 +78,7 @@ impl Uploader {
                 Ok(()) => {}
                 Err(error) if is_last || is_fatal(&error) => return Err(error.into()),
                 Err(error) => tracing::error!(
-                    error = &error as &dyn std::error::Error,
+                    error = %describe(&error),
                     in_a_row = self.shared.parts.progress.checkpoints().failed_in_a_row(),
                     "a checkpoint was not written; the next one covers it"
                 ),
@@ -182,7 +182,7 @@ impl Uploader {
         match dirty::raise(self.shared.parts.meta.as_ref(), &self.late_hours.0) {
             Ok(()) => self.published = true,
             Err(error) => tracing::warn!(
-                error = &error as &dyn std::error::Error,
+                error = %describe(&error),
                 "late hours are not published yet; tried again after the next checkpoint"
             ),
         }
@@ -193,8 +193,7 @@ impl Uploader {
         let collected = match self.writer.collect() {
             Ok(collected) => collected,
             Err(CheckpointError::Objects(error)) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "old checkpoints are not removed yet");
+                tracing::warn!(error = %describe(&error), "old checkpoints are not removed yet");
                 return Ok(());
             }
             Err(error) => return Err(error),

@@ -74,12 +74,17 @@ struct Place {
     format: Format,
 }
 
-/// The object store of a data folder.
+/// The object store of a data folder, to look at.
 ///
 /// # Errors
-/// If its folder cannot be made.
+/// Exit 3 if its folder is not there: a wrong `objects.url` must not look like an empty store.
 pub(crate) fn objects(dir: &Path, settings: &Settings) -> Result<Arc<dyn ObjectStore>, Failure> {
-    Ok(Arc::new(open_folder(&folder(dir, settings))?))
+    let folder = folder(dir, settings);
+    if !folder.is_dir() {
+        let message = format!("there is no folder of checkpoints {}", folder.display());
+        return Err(Failure::message(Exit::NotFound, message));
+    }
+    Ok(Arc::new(open_folder(&folder)?))
 }
 
 /// The same for the one process that writes there: what crashes left unfinished is removed.
