@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # What scripts/run, scripts/test and .ci/run share; sourced, never run.
 #
-# Sets `root` (the repository) and CARGO_TARGET_DIR, and makes sure that there is a Rust toolchain
-# and a C compiler. On Debian as root it installs what is missing; elsewhere it says what is.
+# Sets `root` (the repository) and CARGO_TARGET_DIR, and makes sure that there are a Rust toolchain, a
+# C compiler and the headers of OpenSSL. On Debian as root it installs what is missing; elsewhere it says what is.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -56,4 +56,7 @@ setup() {
     fi
     # The allocator and zstd are built from C.
     has_c_compiler || need_packages "there is no C compiler" build-essential
+    # librdkafka and the CQL driver speak TLS with the system's OpenSSL.
+    pkg-config --exists openssl 2>/dev/null ||
+        need_packages "there are no OpenSSL headers" pkg-config libssl-dev
 }
