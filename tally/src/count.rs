@@ -164,7 +164,6 @@ pub(crate) fn options(
 }
 
 fn records_to_read(deployment: &Deployment) -> Result<u64, Failure> {
-    use tally_eventlog::EventLog;
     let (low, end) = (deployment.log.low_offsets()?, deployment.log.end_offsets()?);
     Ok(low.iter().zip(&end).map(|(low, end)| end - low).sum())
 }

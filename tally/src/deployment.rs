@@ -64,7 +64,7 @@ pub(crate) struct Deployment {
     pub(crate) id: String,
     pub(crate) shards: Shards,
     pub(crate) dedup: DedupRule,
-    pub(crate) log: Arc<SegmentLog>,
+    pub(crate) log: Arc<dyn EventLog>,
     pub(crate) counts: Arc<dyn CountsStore>,
     pub(crate) meta: Arc<dyn MetaStore>,
     pub(crate) keys: Arc<dyn MetaStore>,
@@ -169,7 +169,7 @@ impl Deployment {
 
     /// The log behind its seam.
     pub(crate) fn event_log(&self) -> Arc<dyn EventLog> {
-        Arc::<SegmentLog>::clone(&self.log)
+        Arc::clone(&self.log)
     }
 
     /// The bijection from event ids to mixed ids.

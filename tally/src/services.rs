@@ -10,7 +10,6 @@ use tally_collector::ingest::Preparer;
 use tally_collector::limits::{Capture, ConsentRule};
 use tally_collector::metrics::Metrics;
 use tally_collector::{Collector, CollectorOptions, CollectorParts};
-use tally_eventlog::EventLog;
 use tally_privacy::keys::{KeyStore, KeyStoreOptions};
 use tally_privacy::ledger::ErasureLedger;
 use tally_query_api::{QueryApi, QueryParts, QuerySettings};

@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tally_dataflow::{CountProgress, FRESHNESS_BOUNDS_MS};
-use tally_eventlog::segment::SegmentLog;
+use tally_eventlog::EventLog;
 use tally_model::reasons::InvalidReason;
 
 use crate::process;
@@ -19,11 +19,11 @@ use crate::process;
 #[derive(Debug)]
 pub(crate) struct NodeMetrics {
     progress: Arc<CountProgress>,
-    log: Arc<SegmentLog>,
+    log: Arc<dyn EventLog>,
 }
 
 impl NodeMetrics {
-    pub(crate) fn new(progress: Arc<CountProgress>, log: Arc<SegmentLog>) -> Self {
+    pub(crate) fn new(progress: Arc<CountProgress>, log: Arc<dyn EventLog>) -> Self {
         Self { progress, log }
     }
 

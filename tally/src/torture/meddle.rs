@@ -7,7 +7,7 @@ use prost::Message;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
-use tally_eventlog::{EventLog, NewRecord, Partition};
+use tally_eventlog::{NewRecord, Partition};
 use tally_model::ids::EventId;
 use tally_model::record::{
     Decoded, KIND_CONTROL, KIND_EVENT, RECORD_VERSION, Record, RecordHead, finish_encoded,
