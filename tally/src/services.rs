@@ -70,7 +70,7 @@ pub(crate) fn preparer(
         secrets: Arc::new(deployment.secrets.clone()),
         mixer: deployment.mixer(),
         shards: deployment.shards,
-        partitions: deployment.log.partitions(),
+        partitions: deployment.partitions,
         limits: collector.limits.clone(),
         options: CollectorOptions {
             key_cache_ttl_ms: settings.privacy.key_cache_ttl_ms,
@@ -91,7 +91,7 @@ pub(crate) fn appender(
     metrics: Arc<Metrics>,
 ) -> Result<Appender, Failure> {
     let run = u64::from_le_bytes(random()?);
-    Ok(Appender::new(deployment.event_log(), run, Arc::clone(&deployment.clock), metrics))
+    Ok(Appender::new(deployment.event_log()?, run, Arc::clone(&deployment.clock), metrics))
 }
 
 /// The collector.
