@@ -4,12 +4,13 @@
 //! partitions; each is a sequence of records with offsets 0, 1, 2, … from which retention removes
 //! the oldest. Collectors append, and any number of readers read independently of each other.
 //!
-//! Implementations: [`memory::MemoryLog`] for unit tests and [`segment::SegmentLog`], the embedded
-//! default. All pass [`contract`].
+//! Implementations: [`memory::MemoryLog`] for unit tests, [`segment::SegmentLog`], the embedded
+//! default, and [`kafka::KafkaLog`]. All pass [`contract`].
 //!
 //! What this crate does not know: what a record means. Payloads are bytes.
 
 pub mod contract;
+pub mod kafka;
 pub mod memory;
 pub mod segment;
 
