@@ -121,7 +121,8 @@ pub trait EventLog: Send + Sync + fmt::Debug {
 /// A position in some partitions of a log. Independent of every other reader.
 pub trait LogReader: Send + fmt::Debug {
     /// Hands durable records to `each`, in order within each partition, until a limit is reached or
-    /// nothing more is there. Never waits for new records.
+    /// nothing more is at hand. Never waits for new records. If none is handed out within limits
+    /// that allow one, none was there; a log that is out of reach counts as one that has none.
     ///
     /// # Errors
     /// [`LogError`]; records handed out before the error count as read. After

@@ -134,8 +134,9 @@ impl Calls {
 
 /// What became of a record that librdkafka did not deliver.
 ///
-/// A refusal is sure only where neither this attempt nor an earlier one can have been written:
-/// for errors that librdkafka never tries again. Everything else may have happened.
+/// A refusal is sure only for errors after which librdkafka does not try again. Before any other an
+/// attempt may have been written whose answer was lost, also before `NotEnoughReplicas` and before
+/// a record is purged from the queue, where it may wait for its second attempt.
 pub(super) fn outcome_of(error: &KafkaError, bytes: usize, bytes_max: usize) -> AppendError {
     match error.rdkafka_error_code() {
         Some(
@@ -144,9 +145,7 @@ pub(super) fn outcome_of(error: &KafkaError, bytes: usize, bytes_max: usize) -> 
             | RDKafkaErrorCode::MessageBatchTooLarge,
         ) => AppendError::TooLarge { bytes, bytes_max },
         Some(
-            RDKafkaErrorCode::NotEnoughReplicas
-            | RDKafkaErrorCode::PurgeQueue
-            | RDKafkaErrorCode::QueueFull
+            RDKafkaErrorCode::QueueFull
             | RDKafkaErrorCode::UnknownTopic
             | RDKafkaErrorCode::UnknownPartition
             | RDKafkaErrorCode::UnknownTopicOrPartition
@@ -236,7 +235,9 @@ mod tests {
             Code::RequestTimedOut,
             Code::BrokerTransportFailure,
             Code::NetworkException,
+            Code::NotEnoughReplicas,
             Code::NotEnoughReplicasAfterAppend,
+            Code::PurgeQueue,
             Code::PurgeInflight,
             Code::Fatal,
             Code::OutOfOrderSequenceNumber,
@@ -245,7 +246,7 @@ mod tests {
         ] {
             assert!(matches!(outcome(code), AppendError::Unknown { .. }), "{code:?}");
         }
-        for code in [Code::NotEnoughReplicas, Code::TopicAuthorizationFailed, Code::UnknownTopic] {
+        for code in [Code::QueueFull, Code::TopicAuthorizationFailed, Code::UnknownTopic] {
             assert!(matches!(outcome(code), AppendError::Unavailable { .. }), "{code:?}");
         }
         let too_large = AppendError::TooLarge { bytes: 7, bytes_max: 5 };

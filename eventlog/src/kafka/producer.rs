@@ -97,7 +97,7 @@ impl Feeder {
         let mut line = Some(line);
         loop {
             match self.queue.take(TAKE_BYTES, PAUSE) {
-                Next::Idle => {}
+                Next::Idle => retire_dead(&mut line),
                 Next::Close => break,
                 Next::Commit(jobs) => {
                     for job in jobs {
@@ -112,14 +112,9 @@ impl Feeder {
         self.calls.give_up("the log was closed");
     }
 
-    /// The producer, made anew if the old one is dead. None if that fails, to be tried again.
+    /// The producer, made anew if the old one is gone. None if that fails, to be tried again.
     fn working<'a>(&self, line: &'a mut Option<Line>) -> Option<&'a Line> {
-        if let Some((code, why)) =
-            line.as_ref().and_then(|line| line.producer.client().fatal_error())
-        {
-            tracing::error!(%code, why, "the Kafka producer cannot go on; a new one takes over");
-            *line = None;
-        }
+        retire_dead(line);
         if line.is_none() {
             match self.line() {
                 Ok(new) => *line = Some(new),
@@ -167,6 +162,15 @@ impl Feeder {
                 sure => sure,
             }
         })
+    }
+}
+
+/// Ends a producer that cannot go on: its records are answered.
+fn retire_dead(line: &mut Option<Line>) {
+    let error = line.as_ref().and_then(|line| line.producer.client().fatal_error());
+    if let Some((code, why)) = error {
+        tracing::error!(%code, why, "the Kafka producer cannot go on; a new one takes over");
+        *line = None;
     }
 }
 

@@ -1,0 +1,10 @@
+//! The log in Kafka against a real broker, and against librdkafka's mock cluster where a broker has
+//! to fail in a way that a real one cannot be made to.
+
+mod contract;
+mod proxy;
+mod reading;
+mod support;
+mod topics;
+mod transactions;
+mod writing;
