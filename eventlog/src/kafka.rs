@@ -165,7 +165,8 @@ impl EventLog for KafkaLog {
         if let Some(&(partition, offset)) = from.iter().find(|(p, _)| *p >= self.partitions) {
             return Err(LogError::OutOfRange { partition, offset, low: 0, end: 0 });
         }
-        Ok(Box::new(KafkaReader::new(&self.options, Arc::clone(&self.watermarks), from)?))
+        let (watermarks, stats) = (Arc::clone(&self.watermarks), Arc::clone(&self.stats));
+        Ok(Box::new(KafkaReader::new(&self.options, watermarks, stats, from)?))
     }
 
     fn mirror_positions(&self, positions: &[(Partition, Offset)]) {

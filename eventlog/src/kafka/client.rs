@@ -80,6 +80,8 @@ pub(super) fn consumer_config(options: &KafkaOptions) -> ClientConfig {
         .set("enable.partition.eof", "true")
         .set("allow.auto.create.topics", "false");
     for (name, default) in [
+        // Costs nothing that can be measured.
+        ("check.crcs", "true"),
         // One request covers all partitions of a broker: one that has just been added waits for it.
         ("fetch.wait.max.ms", "100"),
         ("fetch.message.max.bytes", "4194304"),

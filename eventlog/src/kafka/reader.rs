@@ -10,6 +10,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rdkafka::Timestamp;
@@ -21,6 +22,7 @@ use rdkafka::topic_partition_list::Offset as Place;
 use super::client::{Messages, cannot_make, consumer_config, log_error, reason};
 use super::options::KafkaOptions;
 use super::watermarks::Watermarks;
+use crate::stats::LogStats;
 use crate::{LogError, LogReader, LogRecord, Offset, Partition, ReadLimits, ReadProgress};
 
 /// One wait for records that are known to be there.
@@ -33,6 +35,7 @@ const ROUNDS: u32 = 8;
 pub(super) struct KafkaReader {
     consumer: BaseConsumer<Messages>,
     watermarks: Arc<Watermarks>,
+    stats: Arc<LogStats>,
     positions: Positions,
     /// Whether anything has come yet: before that, connections are being made.
     has_begun: bool,
@@ -56,6 +59,7 @@ impl KafkaReader {
     pub(super) fn new(
         options: &KafkaOptions,
         watermarks: Arc<Watermarks>,
+        stats: Arc<LogStats>,
         from: &[(Partition, Offset)],
     ) -> Result<Self, LogError> {
         let consumer = consumer_config(options)
@@ -65,6 +69,7 @@ impl KafkaReader {
         let reader = Self {
             consumer,
             watermarks,
+            stats,
             positions,
             has_begun: false,
             missed: None,
@@ -154,6 +159,7 @@ impl KafkaReader {
 
     /// Trouble that the client overcomes by itself: said once until something has come again.
     fn note(&mut self, event: &KafkaError, code: Option<RDKafkaErrorCode>) {
+        self.stats.read_errors.fetch_add(1, Ordering::Relaxed);
         if code.is_some() && self.trouble == code {
             log_error(event, "a reader");
             return;

@@ -1,5 +1,7 @@
 //! What a reader meets: gone records, foreign records, every codec, a broker that goes away.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use tally_eventlog::contract::{DEADLINE, append_all, number_of, record};
@@ -156,11 +158,16 @@ fn a_reader_outlives_its_broker() {
     append_all(&log, vec![record(0, 1)]);
     let mut reader = log.reader(&[(0, 0)]).unwrap();
     assert_eq!(read_to_end(&log, reader.as_mut()).len(), 1);
+    let idle = log.reader(&[(0, 1)]).unwrap();
     proxy.cut(true);
+    drop(idle);
     assert_eq!(reader.read(NO_LIMITS, &mut |_| {}).unwrap().records, 0);
     let unavailable = log.end_offsets().unwrap_err();
     assert!(matches!(unavailable, LogError::Unavailable { .. }), "{unavailable}");
-    assert_eq!(reader.read(NO_LIMITS, &mut |_| {}).unwrap().records, 0);
+    await_that("the trouble to be counted", || {
+        assert_eq!(reader.read(NO_LIMITS, &mut |_| {}).unwrap().records, 0);
+        log.stats().read_errors.load(Relaxed) > 0
+    });
     proxy.cut(false);
     let other = topic.open(1);
     append_all(&other, vec![record(0, 2)]);

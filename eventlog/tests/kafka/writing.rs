@@ -124,6 +124,25 @@ fn closing_a_log_without_a_broker_answers_everybody() {
     }
 }
 
+/// The last owner of a log may be the completion of an append, which runs on a thread of the log.
+#[test]
+fn a_completion_may_drop_the_log() {
+    let Mock { cluster, log } = mock("");
+    let log = std::sync::Arc::new(log);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let last = std::sync::Arc::clone(&log);
+    let done = move |outcomes| {
+        drop(last);
+        sender.send(outcomes).unwrap();
+    };
+    // Keeps the answer back until the completion is the last owner.
+    cluster.broker_down(1).unwrap();
+    log.append(vec![record(0, 1)], Box::new(done)).unwrap();
+    drop(log);
+    cluster.broker_up(1).unwrap();
+    assert_eq!(receiver.recv_timeout(DEADLINE).unwrap(), [Ok(0)]);
+}
+
 /// B78: what waits for a broker is bounded, refused whole calls are not queued in part, and the log
 /// recovers by itself.
 #[test]
