@@ -3,6 +3,8 @@
 //! Every record has a report of its own; a call is answered when it has them all. The table of open
 //! calls is what guarantees that `done` is called exactly once: whatever librdkafka loses, a call
 //! that is still in the table when the producer ends is answered from there.
+//!
+//! Invariant L-4 of ARCHITECTURE.md.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

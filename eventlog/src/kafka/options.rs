@@ -142,6 +142,7 @@ impl KafkaOptions {
             return Err(wrong(format!("{name} cannot be set: {reason}")));
         }
         match name {
+            "mirror.group" if value.is_empty() => return Err(wrong("mirror.group has no name")),
             "mirror.group" => value.clone_into(&mut self.mirror_group),
             "queue.bytes" => {
                 self.queue_bytes_max = value.parse().map_err(|error| {
@@ -151,11 +152,12 @@ impl KafkaOptions {
             "sasl.password_file" => {
                 self.pass_on("sasl.password", &password(Path::new(value))?)?;
             }
+            // To librdkafka, 0 means for ever.
             "delivery.timeout.ms"
-                if value.parse().is_ok_and(|ms: u64| ms > DELIVERY_TIMEOUT_MS_MAX) =>
+                if !value.parse().is_ok_and(|ms| (1..=DELIVERY_TIMEOUT_MS_MAX).contains(&ms)) =>
             {
                 return Err(wrong(format!(
-                    "{name} is at most {DELIVERY_TIMEOUT_MS_MAX}: collectors wait no longer"
+                    "{name} is between 1 and {DELIVERY_TIMEOUT_MS_MAX}: collectors wait no longer"
                 )));
             }
             _ => self.pass_on(name, value)?,
@@ -275,7 +277,9 @@ mod tests {
             ("kafka://one:9092/events?linger.ms=soon", "no setting linger.ms with this value"),
             ("kafka://one:9092/events?no.such=1", "no setting no.such"),
             ("kafka://one:9092/events?linger.ms=1&linger.ms=2", "linger.ms is set twice"),
-            ("kafka://one:9092/events?delivery.timeout.ms=30001", "is at most 30000"),
+            ("kafka://one:9092/events?delivery.timeout.ms=30001", "is between 1 and 30000"),
+            ("kafka://one:9092/events?delivery.timeout.ms=0", "is between 1 and 30000"),
+            ("kafka://one:9092/events?mirror.group=", "mirror.group has no name"),
             ("kafka://one:9092/events?client.id=%4", "not followed by two digits"),
             ("kafka://one:9092/events?queue.bytes=many", "no number of bytes"),
         ] {

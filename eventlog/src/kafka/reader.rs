@@ -7,6 +7,8 @@
 //! A partition's records are not all: markers of transactions take offsets too, and nobody sees
 //! them. Where a partition ends in such, the broker's notice that its end is reached moves the
 //! position over them, so that a reader at the end is at the end.
+//!
+//! Invariant L-5 of ARCHITECTURE.md.
 
 use std::fmt;
 use std::sync::Arc;

@@ -184,6 +184,7 @@ fn make(options: &KafkaOptions, demands: &KafkaDemands, brokers: usize) -> Resul
             ("cleanup.policy", "delete"),
             ("retention.ms", &demands.retention_ms_to_create.to_string()),
             ("retention.bytes", "-1"),
+            ("unclean.leader.election.enable", "false"),
             ("min.insync.replicas", &IN_SYNC.min(replicas).to_string()),
             // Retention counts from the append, whatever a producer's clock shows.
             ("message.timestamp.type", "LogAppendTime"),
@@ -208,6 +209,8 @@ fn failing_settings(settings: &BTreeMap<String, String>, demands: &KafkaDemands)
     let keeps_ms = number(settings, "retention.ms");
     let retention_is_enough = keeps_ms.is_some_and(|ms| ms < 0 || ms > demands.retention_ms_min);
     let keeps_bytes = number(settings, "retention.bytes").is_some_and(|bytes| bytes < 0);
+    let elects_safely =
+        settings.get("unclean.leader.election.enable").is_none_or(|value| value == "false");
     let deletes = settings.get("cleanup.policy").is_some_and(|policy| policy == "delete");
     [
         at_least("min.insync.replicas", IN_SYNC),
@@ -215,6 +218,7 @@ fn failing_settings(settings: &BTreeMap<String, String>, demands: &KafkaDemands)
             .then(|| ("retention.ms", format!("more than {}", demands.retention_ms_min))),
         (!keeps_bytes).then(|| ("retention.bytes", "-1 (no limit)".to_owned())),
         (!deletes).then(|| ("cleanup.policy", "delete".to_owned())),
+        (!elects_safely).then(|| ("unclean.leader.election.enable", "false".to_owned())),
         at_least("max.message.bytes", message_bytes),
     ]
     .into_iter()

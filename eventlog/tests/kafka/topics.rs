@@ -39,6 +39,7 @@ fn every_setting_that_loses_records_is_named() {
         ("retention.ms", "1000"),
         ("retention.bytes", "1000000"),
         ("cleanup.policy", "compact,delete"),
+        ("unclean.leader.election.enable", "true"),
         ("max.message.bytes", "50000"),
     ];
     KafkaLog::create_topic(&topic.options, 3, 1, &settings).unwrap();
@@ -55,6 +56,7 @@ fn every_setting_that_loses_records_is_named() {
             format!("retention.ms is 1000, needed is more than {}", strict.retention_ms_min),
             "retention.bytes is 1000000, needed is -1 (no limit)".to_owned(),
             "cleanup.policy is compact,delete, needed is delete".to_owned(),
+            "unclean.leader.election.enable is true, needed is false".to_owned(),
             "max.message.bytes is 50000, needed is at least 100128".to_owned(),
         ]
     );
