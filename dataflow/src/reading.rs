@@ -118,7 +118,7 @@ impl Reading {
                 number,
                 run_end: *end,
                 position: *from,
-                asked_end: *end,
+                asked_end: Offset::MAX,
                 watermark: PartitionWatermark::default(),
             })
             .collect();
@@ -165,7 +165,14 @@ impl Reading {
             Some(reader) => reader,
             closed @ None => {
                 let from: Vec<_> = decoder.partitions.iter().map(ReadPartition::next).collect();
-                closed.insert(self.log.reader(&from)?)
+                match self.log.reader(&from) {
+                    Ok(reader) => closed.insert(reader),
+                    Err(error @ LogError::Unavailable { .. }) => {
+                        tracing::warn!(%error, "the log cannot be read yet; still trying");
+                        return Ok(0);
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         };
         let outcome = reader.read(LIMITS, &mut |record| decoder.take(&record));
@@ -263,14 +270,24 @@ impl Reading {
         }
     }
 
-    /// Asks where the partitions end now. A bounded run follows the stamps alone.
+    /// Asks where the partitions end now. A bounded run follows the stamps alone. While the log
+    /// does not answer, the ends that are known stay, with the time when they were: the watermark
+    /// stands.
     fn ask_ends(&mut self) -> Result<(), LogError> {
         if self.mode == Mode::Bounded || self.decoder.partitions.is_empty() {
             return Ok(());
         }
         // The time first: everything appended before it lies before the ends.
-        self.asked_at_ms = self.clock.now_ms();
-        let ends = self.log.end_offsets()?;
+        let asked_at_ms = self.clock.now_ms();
+        let ends = match self.log.end_offsets() {
+            Ok(ends) => ends,
+            Err(error @ LogError::Unavailable { .. }) => {
+                tracing::warn!(%error, "the watermark may stand still");
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        self.asked_at_ms = asked_at_ms;
         for partition in &mut self.decoder.partitions {
             let end = usize::try_from(partition.number).ok().and_then(|number| ends.get(number));
             partition.asked_end = end.copied().unwrap_or(Offset::MAX);
