@@ -118,7 +118,7 @@ impl Reading {
                 number,
                 run_end: *end,
                 position: *from,
-                asked_end: *end,
+                asked_end: Offset::MAX,
                 watermark: PartitionWatermark::default(),
             })
             .collect();
@@ -168,7 +168,10 @@ impl Reading {
                 let from: Vec<_> = decoder.partitions.iter().map(ReadPartition::next).collect();
                 match self.log.reader(&from) {
                     Ok(reader) => closed.insert(reader),
-                    Err(LogError::Unavailable { .. }) => return Ok(0),
+                    Err(error @ LogError::Unavailable { .. }) => {
+                        tracing::warn!(%error, "the log cannot be read yet; still trying");
+                        return Ok(0);
+                    }
                     Err(error) => return Err(error),
                 }
             }
@@ -270,6 +273,7 @@ impl Reading {
 
     /// Asks where the partitions end now, unless none has reached the end that is known: a
     /// watermark follows the stamps until then. A bounded run follows the stamps alone.
+    /// While the log does not answer, what is known stays, and W stands.
     fn ask_ends(&mut self) -> Result<(), LogError> {
         let mut partitions = self.decoder.partitions.iter();
         if self.mode == Mode::Bounded
@@ -281,8 +285,10 @@ impl Reading {
         let asked_at_ms = self.clock.now_ms();
         let ends = match self.log.end_offsets() {
             Ok(ends) => ends,
-            // Without an answer nothing is known to be read to its end, and W waits.
-            Err(LogError::Unavailable { .. }) => return Ok(()),
+            Err(error @ LogError::Unavailable { .. }) => {
+                tracing::warn!(%error, "the watermark may stand still");
+                return Ok(());
+            }
             Err(error) => return Err(error),
         };
         self.asked_at_ms = asked_at_ms;

@@ -4,12 +4,13 @@
 //! partitions; each is a sequence of records with offsets 0, 1, 2, … from which retention removes
 //! the oldest. Collectors append, and any number of readers read independently of each other.
 //!
-//! Implementations: [`memory::MemoryLog`] for unit tests and [`segment::SegmentLog`], the embedded
-//! default. All pass [`contract`].
+//! Implementations: [`memory::MemoryLog`] for unit tests, [`segment::SegmentLog`], the embedded
+//! default, and [`kafka::KafkaLog`]. All pass [`contract`].
 //!
 //! What this crate does not know: what a record means. Payloads are bytes.
 
 pub mod contract;
+pub mod kafka;
 pub mod memory;
 pub mod segment;
 
@@ -120,7 +121,8 @@ pub trait EventLog: Send + Sync + fmt::Debug {
 /// A position in some partitions of a log. Independent of every other reader.
 pub trait LogReader: Send + fmt::Debug {
     /// Hands durable records to `each`, in order within each partition, until a limit is reached or
-    /// nothing more is there. Never waits for new records.
+    /// nothing more is at hand. Never waits for new records. If none is handed out within limits
+    /// that allow one, none was there; a log that is out of reach counts as one that has none.
     ///
     /// # Errors
     /// [`LogError`]; records handed out before the error count as read. After

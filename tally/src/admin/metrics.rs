@@ -171,10 +171,12 @@ impl NodeMetrics {
         counter(encoder, "log_commits", "Commits of the log", get(&stats.commits))?;
         counter(encoder, "log_records", "Records appended", get(&stats.records))?;
         counter(encoder, "log_bytes", "Bytes appended", get(&stats.bytes))?;
+        let errors = get(&stats.read_errors);
+        counter(encoder, "log_read_errors", "Reads that failed for a while", errors)?;
         let removed = get(&stats.segments_removed);
         counter(encoder, "log_segments_removed", "Segments that retention deleted", removed)?;
         gauge(encoder, "log_queued_bytes", "Bytes that wait", get(&stats.queued_bytes))?;
-        let help = "Time spent in fdatasync";
+        let help = "Time until appends were durable";
         let sync_seconds = nanoseconds(get(&stats.sync_ns_total));
         let metric = ConstCounter::new(sync_seconds);
         metric.encode(encoder.encode_descriptor(

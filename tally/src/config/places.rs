@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use tally_eventlog::kafka::KafkaOptions;
+
 use super::{Layers, SettingError};
 
 /// Where events rest.
@@ -9,6 +11,8 @@ use super::{Layers, SettingError};
 pub(crate) enum LogPlace {
     /// In a folder; `None` = in the data folder.
     Embedded(Option<PathBuf>),
+    /// In a topic of Apache Kafka.
+    Kafka(KafkaOptions),
 }
 
 /// Where counts, registry, keys, tokens and marks rest.
@@ -23,6 +27,7 @@ impl LogPlace {
     pub(crate) const fn is_shared(&self) -> bool {
         match self {
             Self::Embedded(_) => false,
+            Self::Kafka(_) => true,
         }
     }
 
@@ -30,15 +35,23 @@ impl LogPlace {
     pub(crate) fn identity(&self) -> String {
         match self {
             Self::Embedded(_) => "embedded".to_owned(),
+            Self::Kafka(options) => format!("kafka:{}", options.topic()),
         }
     }
 
     pub(super) fn of(layers: &Layers) -> Result<Self, SettingError> {
         match layers.text("log.url")? {
             "auto" => Ok(Self::Embedded(None)),
+            url if url.starts_with("kafka:") => match KafkaOptions::parse(url) {
+                Ok(options) => Ok(Self::Kafka(options)),
+                Err(error) => Err(layers.refuse("log.url", error.to_string())),
+            },
             url => match folder(url, "embedded:") {
                 Some(folder) => Ok(Self::Embedded(Some(folder))),
-                None => Err(layers.refuse("log.url", "auto, embedded:FOLDER".to_owned())),
+                None => Err(layers.refuse(
+                    "log.url",
+                    "auto, embedded:FOLDER, kafka://HOST:PORT/TOPIC".to_owned(),
+                )),
             },
         }
     }

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tally_eventlog::kafka::{KafkaDemands, KafkaLog};
 use tally_eventlog::segment::{SegmentLog, SegmentOptions};
-use tally_eventlog::{EventLog, Partition};
+use tally_eventlog::{EventLog, LogError, Partition};
+use tally_model::bucket::DAY_MS;
 use tally_model::clock::Clock;
 use tally_model::rules::DedupRule;
 use tally_sinks::counts::CountsStore;
@@ -76,15 +78,51 @@ impl LogSite {
                 let log = SegmentLog::open(&folder, options, Arc::clone(&self.clock));
                 Ok(Arc::new(log.map_err(|error| Failure::new(Exit::Refused, error))?))
             }
+            LogPlace::Kafka(options) => {
+                let demands = KafkaDemands {
+                    partitions: Some(self.partitions),
+                    partitions_to_create: self.partitions,
+                    retention_ms_min: retention_ms_min(&self.dedup),
+                    retention_ms_to_create: self.settings.retention_ms,
+                    record_bytes_max: self.record_bytes_max,
+                    accept_settings: self.settings.accept_settings,
+                };
+                let log = KafkaLog::open(options, &demands, Arc::clone(&self.clock));
+                Ok(Arc::new(log.map_err(kafka_failure)?))
+            }
         }
     }
+}
+
+/// What a log has to keep so that a restart can rebuild the dedup state.
+fn retention_ms_min(dedup: &DedupRule) -> i64 {
+    dedup.window_ms() + dedup.width_ms() + DAY_MS
+}
+
+fn kafka_failure(error: LogError) -> Failure {
+    let exit = match &error {
+        LogError::Unavailable { .. } => Exit::NotReady,
+        _ => Exit::Refused,
+    };
+    let is_about_settings = matches!(error, LogError::Settings { .. });
+    let error = anyhow::Error::new(error);
+    let error = if is_about_settings {
+        error.context(
+            "change the topic, or take the risk with log.accept_settings = true (a warning is \
+             logged at each start)",
+        )
+    } else {
+        error
+    };
+    Failure { exit, error }
 }
 
 /// The files that a complete deployment has on this machine.
 pub(super) fn files(dir: &Path, settings: &Settings, master_key: &Path) -> Vec<PathBuf> {
     let mut files = vec![master_key.to_owned()];
-    let LogPlace::Embedded(log) = &settings.log.place;
-    files.push(log.clone().unwrap_or_else(|| dir.join("log")).join("log.format"));
+    if let LogPlace::Embedded(log) = &settings.log.place {
+        files.push(log.clone().unwrap_or_else(|| dir.join("log")).join("log.format"));
+    }
     let CountsPlace::Embedded(_) = &settings.counts;
     files.push(counts_file(dir, &settings.counts));
     files.extend(["keys.redb", "ledger.redb"].map(|file| dir.join(file)));
