@@ -82,6 +82,9 @@ pub(crate) enum Command {
     /// Make a checkpoint now and keep it under a name.
     #[command(after_help = crate::savepoint::HELP)]
     Savepoint(crate::savepoint::SavepointArgs),
+    /// The keyspace of counts on ScyllaDB or Cassandra.
+    #[command(subcommand)]
+    Store(crate::store::StoreCommand),
     /// Kill a deployment again and again and compare its counts with a model.
     #[command(after_help = crate::torture::HELP)]
     Torture(crate::torture::TortureArgs),

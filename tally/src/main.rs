@@ -30,6 +30,7 @@ mod savepoint;
 mod serve;
 mod services;
 mod start;
+mod store;
 mod synth;
 mod target;
 mod torture;
@@ -74,6 +75,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Config(ConfigCommand::Show { config, output }) => show_config(config, *output),
         Command::Checkpoints(command) => checkpoints::checkpoints(command),
         Command::Savepoint(args) => savepoint::savepoint(args),
+        Command::Store(command) => store::store(command),
         Command::Torture(args) => torture::torture(args),
         Command::Bench(command) => bench::bench(command),
     }
