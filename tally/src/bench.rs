@@ -3,6 +3,7 @@
 mod count;
 mod dedup;
 mod generate;
+mod kafka;
 
 use serde::Serialize;
 use tally_model::clock::Clock;
@@ -18,6 +19,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Count(args) => count::run(args),
         BenchCommand::Dedup(args) => dedup::run(args),
+        BenchCommand::Kafka(args) => kafka::run(args),
         BenchCommand::Generate(args) => generate::run(args),
     }
 }
