@@ -7,7 +7,7 @@
 //! - [`meta::MetaStore`]: tables of bytes with compare-and-set.
 //!
 //! On top of [`meta::MetaStore`], written once for every store: [`registry`], [`tokens`],
-//! [`marks`], [`dirty`]. The embedded store is [`redb::RedbStore`]: one file with both faces.
+//! [`marks`], [`dirty`], [`leases`], [`suppressed`]. The embedded store is [`redb::RedbStore`]: one file with both faces.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -27,8 +27,10 @@ pub mod counts;
 pub mod dirty;
 pub mod error;
 pub mod faults;
+pub mod leases;
 pub mod marks;
 pub mod meta;
 pub mod redb;
 pub mod registry;
+pub mod suppressed;
 pub mod tokens;
