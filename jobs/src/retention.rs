@@ -105,6 +105,7 @@ fn note(store: &dyn MetaStore, granularity: Granularity, up_to_ms: i64) -> Resul
 
 fn decode(granularity: Granularity, bytes: &[u8]) -> Result<i64, StoreError> {
     let text = std::str::from_utf8(bytes).ok();
-    text.and_then(|text| text.parse().ok())
-        .ok_or_else(|| StoreError::Corrupt { what: format!("table {RETENTION}, key {granularity}") })
+    text.and_then(|text| text.parse().ok()).ok_or_else(|| StoreError::Corrupt {
+        what: format!("table {RETENTION}, key {granularity}"),
+    })
 }

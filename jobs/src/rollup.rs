@@ -288,12 +288,7 @@ impl Rollup {
 }
 
 /// The hours of `day` that are due by the rows of `look`; what they lack goes to `report`.
-fn due_hours(
-    day: Bucket,
-    look: &Look,
-    bounds: &Bounds,
-    report: &mut RollupReport,
-) -> Vec<Bucket> {
+fn due_hours(day: Bucket, look: &Look, bounds: &Bounds, report: &mut RollupReport) -> Vec<Bucket> {
     let mut due = Vec::new();
     for hour in day.children() {
         let row = look.hours.iter().find(|row| row.bucket == hour);

@@ -77,9 +77,8 @@ pub fn standing(
         return Standing::Kept;
     }
     let mut there = children.iter().map(|child| child.bucket).peekable();
-    let lacking = parent
-        .children()
-        .find(|child| there.next_if_eq(child).is_none() && bounds.needs(*child));
+    let lacking =
+        parent.children().find(|child| there.next_if_eq(child).is_none() && bounds.needs(*child));
     if let Some(child) = lacking {
         return Standing::Lacking { child };
     }
