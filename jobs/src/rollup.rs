@@ -31,7 +31,7 @@ use tally_sinks::suppressed::{self, SuppressedDay};
 use self::decide::{Bounds, Standing, standing};
 use crate::JobError;
 
-pub use self::progress::RollupProgress;
+pub use self::progress::{RollupFigures, RollupProgress};
 
 /// How many days back, beside the youngest, [`Sweep::Recent`] looks.
 const RECENT_DAYS: i64 = 2;

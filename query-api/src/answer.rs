@@ -1,5 +1,6 @@
 //! Answers from sums: the pure half of answering.
 
+mod arrow;
 mod csv;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use crate::manifest::short;
 use crate::resolve::{Facts, Resolved};
 use crate::spans::{ListedSpan, Spans};
 
+pub use arrow::{ArrowError, series_arrow, top_arrow};
 pub use csv::{series_csv, top_csv};
 
 /// Buckets younger than this may still change by late events.
@@ -105,25 +107,34 @@ pub struct Envelope {
     pub not_closed: Vec<ListedSpan>,
     /// Minutes in all such stretches.
     pub not_closed_minutes: i64,
+    /// Stretches whose rows were folded before their minutes were restated, the first 100.
+    pub stale: Vec<ListedSpan>,
+    /// Minutes in all such stretches.
+    pub stale_minutes: i64,
     /// Stretches of whole hours that the window touches and whose counts lack something, late
     /// events for one; the first 100.
     pub dirty: Vec<ListedSpan>,
     /// Hours in all such stretches.
     pub dirty_hours: i64,
+    /// Only where the token lacks the raw scope: counts of an event type in a UTC hour below this
+    /// are left out of everything that is shown, the total too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suppressed_below: Option<u64>,
 }
 
 /// Whether counts can be relied on. Every condition that takes that away is gathered here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completeness {
-    /// Nothing in the range is younger than 24 hours, missing, not closed or dirty.
+    /// Nothing in the range is younger than 24 hours, missing, not closed, stale or dirty.
     pub complete: bool,
-    /// Every bucket of the range has its row, or lies before the origin, and none is dirty.
+    /// Every bucket of the range has its row, or lies before the origin, and none is stale or
+    /// dirty.
     pub exact: bool,
 }
 
 impl Completeness {
     /// The state of a range that ends at `end_ms`. It is `whole` when nothing in it is missing,
-    /// not closed or dirty.
+    /// not closed, stale or dirty.
     #[must_use]
     pub const fn of(facts: &Facts, end_ms: i64, whole: bool) -> Self {
         let old_enough = end_ms <= final_before_ms(facts);
@@ -136,14 +147,18 @@ const fn final_before_ms(facts: &Facts) -> i64 {
     Granularity::Minute.floor(facts.now_ms - FINAL_AFTER_MS)
 }
 
+/// The end of what is old enough to be final; `None` while nothing is.
+#[must_use]
+pub fn final_until_ms(facts: &Facts) -> Option<i64> {
+    facts.retired_up_to_ms.map(|retired| retired.min(final_before_ms(facts)))
+}
+
 impl Envelope {
     /// The envelope of an answer about `answered`, whose rows are `resolved`.
     #[must_use]
     pub fn new(window: Window, answered: TimeRange, facts: &Facts, resolved: &Resolved) -> Self {
         let whole = resolved.lacking().all(Spans::is_empty);
         let Completeness { complete, exact } = Completeness::of(facts, answered.end_ms(), whole);
-        let final_until_ms =
-            facts.retired_up_to_ms.map(|retired| retired.min(final_before_ms(facts)));
         Self {
             window,
             complete,
@@ -151,7 +166,7 @@ impl Envelope {
             as_of: resolved.written_at_ms.map(format_rfc3339),
             digest: hex(&resolved.digest()),
             readable_until: facts.readable_up_to_ms.map(format_rfc3339),
-            final_until: final_until_ms.map(format_rfc3339),
+            final_until: final_until_ms(facts).map(format_rfc3339),
             data_from: facts.origin_ms.map(format_rfc3339),
             buckets_read: resolved.rows,
             manifest_reads: resolved.manifest_reads,
@@ -159,8 +174,11 @@ impl Envelope {
             missing_minutes: resolved.missing.minutes(),
             not_closed: resolved.not_closed.listed(),
             not_closed_minutes: resolved.not_closed.minutes(),
+            stale: resolved.stale.listed(),
+            stale_minutes: resolved.stale.minutes(),
             dirty: resolved.dirty.listed(),
             dirty_hours: resolved.dirty.minutes() * MINUTE_MS / HOUR_MS,
+            suppressed_below: None,
         }
     }
 
@@ -185,6 +203,7 @@ impl Envelope {
         for (spans, extent) in [
             (&self.missing, self.missing_minutes),
             (&self.not_closed, self.not_closed_minutes),
+            (&self.stale, self.stale_minutes),
             (&self.dirty, self.dirty_hours),
         ] {
             field(&extent.to_string());
@@ -194,6 +213,7 @@ impl Envelope {
             }
         }
         field(self.data_from.as_deref().unwrap_or(""));
+        field(&self.suppressed_below.map_or_else(String::new, |below| below.to_string()));
         field(format.name());
         field(&registry_version.to_string());
         for text in shape {

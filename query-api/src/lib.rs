@@ -34,6 +34,7 @@ pub mod metrics;
 pub mod problem;
 mod reader;
 pub mod resolve;
+pub mod shown;
 pub mod spans;
 #[cfg(test)]
 mod testing;

@@ -18,8 +18,10 @@ pub enum Code {
     Unauthorized,
     /// The token does not allow this.
     Forbidden,
-    /// Only suppressed answers are allowed to this token, and they are not to be had.
+    /// Only exact answers are to be had, and the token lacks their scope.
     RawScopeRequired,
+    /// The range is not final yet, and the token sees only final counts.
+    NotFinal,
     /// There is no event type of that name.
     UnknownType,
     /// The route does not take this method.
@@ -60,6 +62,9 @@ impl Code {
             }
             Self::RawScopeRequired => {
                 (StatusCode::FORBIDDEN, "raw_scope_required", "The token lacks the scope stats:raw")
+            }
+            Self::NotFinal => {
+                (StatusCode::BAD_REQUEST, "not_final", "The range is not final yet")
             }
             Self::UnknownType => (StatusCode::NOT_FOUND, "unknown_type", "No such event type"),
             Self::MethodNotAllowed => {

@@ -73,6 +73,9 @@ pub(crate) enum Command {
     /// Make a checkpoint now and keep it under a name.
     #[command(after_help = crate::savepoint::HELP)]
     Savepoint(crate::savepoint::SavepointArgs),
+    /// Fold minutes into hours and hours into days.
+    #[command(after_help = crate::rollup::HELP)]
+    Rollup(crate::rollup::RollupArgs),
     /// Kill a deployment again and again and compare its counts with a model.
     #[command(after_help = crate::torture::HELP)]
     Torture(crate::torture::TortureArgs),

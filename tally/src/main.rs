@@ -24,6 +24,7 @@ mod logging;
 mod node;
 mod output;
 mod process;
+mod rollup;
 mod savepoint;
 mod serve;
 mod services;
@@ -69,6 +70,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Config(ConfigCommand::Show { config, output }) => show_config(config, *output),
         Command::Checkpoints(command) => checkpoints::checkpoints(command),
         Command::Savepoint(args) => savepoint::savepoint(args),
+        Command::Rollup(args) => rollup::rollup(args),
         Command::Torture(args) => torture::torture(args),
         Command::Bench(command) => bench::bench(command),
     }

@@ -27,6 +27,7 @@ use crate::demo::Demo;
 use crate::deployment::{Deployment, Missing, write_whole};
 use crate::failure::{Exit, Failure};
 use crate::output;
+use crate::rollup::RollupThread;
 use crate::savepoint::{self, SavepointsApi};
 use crate::serve::{self, ServeLimits};
 use crate::services;
@@ -78,6 +79,7 @@ struct Node {
     stop_counting: Arc<StopSignal>,
     counting: JoinHandle<Result<CountReport, CountError>>,
     counting_ended: oneshot::Receiver<()>,
+    rollup: RollupThread,
     /// Somebody asked over HTTP to stop.
     stop_asked: Arc<Notify>,
     services: Serving,
@@ -186,6 +188,7 @@ impl Node {
         let draining = Arc::new(AtomicBool::new(false));
         let report = NodeMetrics::new(Arc::clone(&progress), Arc::clone(&deployment.log));
         metrics.register_collector(Box::new(report));
+        let rollup = RollupThread::start(&deployment, settings, &mut metrics)?;
         let admin = admin::router(Admin {
             metrics,
             progress,
@@ -207,6 +210,7 @@ impl Node {
             stop_counting,
             counting,
             counting_ended,
+            rollup,
             stop_asked,
             draining,
         };
@@ -269,8 +273,12 @@ impl Node {
         }
         let drained = self.services.end().await;
         self.stop_counting.stop();
-        let counting = self.counting;
-        let report = tokio::task::spawn_blocking(move || counting.join()).await;
+        let (counting, rollup) = (self.counting, self.rollup);
+        let report = tokio::task::spawn_blocking(move || {
+            rollup.stop();
+            counting.join()
+        })
+        .await;
         self.admin.end().await;
         let report = match report {
             Ok(Ok(Ok(report))) => report,

@@ -14,7 +14,7 @@ use tally_model::types::{TypeId, normal_name};
 use tally_sinks::registry::{NewType, Registered, RegistryError, TypeEntry, TypeStatus};
 
 use super::negotiate::KnownTags;
-use super::stats::{internal, json, not_modified};
+use super::respond::{internal, json, not_modified};
 use super::{QueryApi, auth, store_problem};
 use crate::metrics::Route;
 use crate::problem::{Code, Problem};

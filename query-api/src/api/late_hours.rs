@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, HeaderValue, Uri};
+use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -15,7 +14,8 @@ use tally_model::time::format_rfc3339;
 use tally_sinks::dirty::DirtyHour;
 
 use super::negotiate::{self, KnownTags};
-use super::stats::{internal, not_modified, pairs, tagged};
+use super::respond::{internal, not_modified, typed};
+use super::stats::pairs;
 use super::{QueryApi, auth, store_problem};
 use crate::answer::{Count, Window, hex};
 use crate::ask::{Format, LateAsk};
@@ -66,9 +66,9 @@ pub(super) async fn list(
     uri: Uri,
 ) -> Response {
     let answer = async {
-        auth::may_read_stats(&api.tokens, &headers)?;
+        auth::may_read_raw(&api, &headers)?;
         let ask = LateAsk::parse(&pairs(&uri)?)?;
-        let format = negotiate::format(ask.format, &headers)?;
+        let format = negotiate::format(ask.format, Format::OF_LISTS, &headers)?;
         let known = KnownTags::of(&headers);
         api.blocking(move |api| api.answer_late_hours(&ask, format, &known)).await
     };
@@ -85,19 +85,18 @@ impl QueryApi {
         let range = ask.asked.range;
         let stored = self.reader.late_hours(range).map_err(|why| store_problem(&why))?;
         let listing = Listing::new(Window::new(&ask.asked, range, Granularity::Hour), &stored);
-        let (text, content_type) = match format {
-            Format::Json => {
-                (serde_json::to_string(&listing).map_err(|why| internal(&why))?, "application/json")
+        let text = match format {
+            Format::Csv => csv(&listing),
+            // Arrow is not offered.
+            Format::Json | Format::Arrow => {
+                serde_json::to_string(&listing).map_err(|why| internal(&why))?
             }
-            Format::Csv => (csv(&listing), "text/csv; charset=utf-8; header=present"),
         };
         let tag = format!("W/\"{}\"", hex(&short(Sha256::new().chain_update(&text))));
         if known.has(&tag) {
             return not_modified(&tag);
         }
-        let mut response = tagged(Body::from(text), &tag)?;
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        Ok(response)
+        typed(Body::from(text), format, &tag)
     }
 }
 

@@ -11,11 +11,11 @@ fn pairs(query: &str) -> Vec<(String, String)> {
 }
 
 fn top(query: &str) -> Result<TopAsk, Problem> {
-    TopAsk::parse(&pairs(query))
+    TopAsk::parse(&pairs(query), Rules::RAW)
 }
 
 fn series(query: &str) -> Result<SeriesAsk, Problem> {
-    SeriesAsk::parse(&pairs(query))
+    SeriesAsk::parse(&pairs(query), Rules::RAW)
 }
 
 const HOUR: &str = "start=2026-03-10T09:00:00Z&end=2026-03-10T10:00:00Z";

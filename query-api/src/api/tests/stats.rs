@@ -41,6 +41,8 @@ async fn a_top_answer_says_what_it_is_about_and_how_far_it_can_be_relied_on() {
         "missingMinutes": 0,
         "notClosed": [],
         "notClosedMinutes": 0,
+        "stale": [],
+        "staleMinutes": 0,
         "dirty": [],
         "dirtyHours": 0,
         "total": 240,
