@@ -174,6 +174,11 @@ impl<E, L: FnMut(Period) -> Result<Arc<Manifest>, E>> Resolver<'_, L> {
             self.out.not_closed.push(bucket);
             return Ok(());
         }
+        // What is past its retention may be there still, or be half gone.
+        if !self.facts.keeps(bucket.granularity(), bucket.start_ms()) {
+            self.absent(bucket);
+            return Ok(());
+        }
         if let Some(row) = self.manifest(bucket.period())?.row(bucket).copied() {
             let (version, width) = (Version::Row(row.revision), row.width);
             self.push(Part { bucket, version, width }, 1, row.written_at_ms);

@@ -1,8 +1,12 @@
 //! The service as a client sees it.
 
 mod event_types;
+mod formats;
 mod late_hours;
+mod model;
+mod shown;
 mod stats;
+mod tiers;
 
 use axum::http::StatusCode;
 use serde_json::Value;

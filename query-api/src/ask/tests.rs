@@ -121,7 +121,7 @@ fn all_errors_of_a_request_are_told_at_once_and_name_what_is_allowed() {
     assert!(message.contains("allowed are start, end, k, snap, format"), "{message}");
     assert!(message.contains("given more than once"), "{message}");
     assert!(message.contains("true or false"), "{message}");
-    assert!(message.contains("json or csv"), "{message}");
+    assert!(message.contains("one of json, csv, arrow"), "{message}");
 }
 
 #[test]
