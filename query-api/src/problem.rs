@@ -63,9 +63,7 @@ impl Code {
             Self::RawScopeRequired => {
                 (StatusCode::FORBIDDEN, "raw_scope_required", "The token lacks the scope stats:raw")
             }
-            Self::NotFinal => {
-                (StatusCode::BAD_REQUEST, "not_final", "The range is not final yet")
-            }
+            Self::NotFinal => (StatusCode::BAD_REQUEST, "not_final", "The range is not final yet"),
             Self::UnknownType => (StatusCode::NOT_FOUND, "unknown_type", "No such event type"),
             Self::MethodNotAllowed => {
                 (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Method not allowed")

@@ -245,8 +245,12 @@ impl Reader {
             .filter(|(_, cached)| cached.is_none())
             .map(|(day, _)| *day)
             .collect();
-        let mut there: Vec<SuppressedDay> =
-            asked.iter().zip(&cached).filter(|(_, hit)| hit.is_some()).map(|(day, _)| *day).collect();
+        let mut there: Vec<SuppressedDay> = asked
+            .iter()
+            .zip(&cached)
+            .filter(|(_, hit)| hit.is_some())
+            .map(|(day, _)| *day)
+            .collect();
         for days in lacking.chunks(ROWS_PER_READ) {
             let found = suppressed::read(&*self.meta, days)?;
             for (day, vector) in days.iter().zip(found) {

@@ -86,15 +86,24 @@ pub(crate) fn keys(command: &KeysCommand) -> Result<(), Failure> {
     match command {
         KeysCommand::List { target, output } => {
             let answer = ask_json(&Target::open(target, Role::Admin)?, "/v1/keys")?;
-            list(&answer, "keys", &["number", "kind", "name", "createdAt", "revokedAt"], *output)
+            list(
+                &answer,
+                "keys",
+                &["number", "kind", "name", "scopes", "createdAt", "revokedAt"],
+                *output,
+            )
         }
-        KeysCommand::Create { kind, name, target } => {
+        KeysCommand::Create { kind, scope, name, target } => {
             let kind = match kind {
                 KindArg::Write => "write",
                 KindArg::Read => "read",
                 KindArg::Admin => "admin",
             };
-            let body = json!({"kind": kind, "name": name}).to_string();
+            let mut body = json!({"kind": kind, "name": name});
+            if let Some(scope) = scope {
+                body["scopes"] = json!([scope.name()]);
+            }
+            let body = body.to_string();
             let target = Target::open(target, Role::Admin)?;
             let answer = target.ask("POST", "/v1/keys", Some(body.as_bytes()))?;
             let made: Value = serde_json::from_slice(&answer)?;

@@ -3,6 +3,9 @@
 mod count;
 mod dedup;
 mod generate;
+mod query;
+
+pub(crate) use query::BenchQueryArgs;
 
 use serde::Serialize;
 use tally_model::clock::Clock;
@@ -18,6 +21,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Count(args) => count::run(args),
         BenchCommand::Dedup(args) => dedup::run(args),
+        BenchCommand::Query(args) => query::run(args),
         BenchCommand::Generate(args) => generate::run(args),
     }
 }

@@ -263,6 +263,11 @@ pub(crate) enum BenchCommand {
     /// The dedup state alone, on one core.
     #[command(after_help = "Example:\n  tally bench dedup --held 50000000 -o json")]
     Dedup(BenchDedupArgs),
+    /// Top-K answers over three years of rows in the embedded store.
+    #[command(after_help = "Example:\n  tally bench query --slots 1000 -o json\n\nThe rows are \
+                            written into a temporary folder (about 8 bytes a slot and row, 105,000 \
+                            rows) and removed afterwards.")]
+    Query(crate::bench::BenchQueryArgs),
     /// Write a seeded synthetic log into a new data folder, for tests and trials.
     Generate(GenerateArgs),
 }

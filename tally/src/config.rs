@@ -146,9 +146,7 @@ impl Settings {
                 suppress_below: layers.count("query.suppress_below", 1, 1_000_000)?,
                 min_width_ms: layers.duration("query.min_width", HOUR_MS, 3_650 * DAY_MS)?,
             },
-            jobs: Jobs {
-                rollup_every_ms: layers.duration_u64("jobs.rollup_every", 100, DAY_MS)?,
-            },
+            jobs: Jobs { rollup_every_ms: layers.duration_u64("jobs.rollup_every", 100, DAY_MS)? },
         };
         settings.check_retention(&settings.fixed.dedup.value)?;
         let fixed = &settings.fixed;

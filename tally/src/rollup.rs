@@ -13,11 +13,11 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry as Metrics;
 use serde_json::json;
+use tally_jobs::JobError;
 use tally_jobs::retention::Retention;
 use tally_jobs::rollup::{
     Rollup, RollupFigures, RollupOptions, RollupParts, RollupProgress, RollupReport, Sweep,
 };
-use tally_jobs::JobError;
 use tally_model::bucket::Bucket;
 use tally_model::clock::Clock;
 use tally_model::time::{format_rfc3339, parse_rfc3339};

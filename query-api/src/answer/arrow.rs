@@ -69,8 +69,8 @@ fn column(name: &str, kind: DataType) -> Field {
 }
 
 fn stream(columns: Vec<(Field, ArrayRef)>, envelope: &Envelope) -> Result<Vec<u8>, ArrowError> {
-    let said = serde_json::to_string(envelope)
-        .map_err(|why| ArrowError::ExternalError(Box::new(why)))?;
+    let said =
+        serde_json::to_string(envelope).map_err(|why| ArrowError::ExternalError(Box::new(why)))?;
     let (fields, arrays): (Vec<Field>, Vec<ArrayRef>) = columns.into_iter().unzip();
     let metadata = HashMap::from([(ANSWER.to_owned(), said)]);
     let schema = Arc::new(Schema::new_with_metadata(fields, metadata));

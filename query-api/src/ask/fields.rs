@@ -21,7 +21,9 @@ impl<'a> Fields<'a> {
     pub(super) fn read(pairs: &'a Pairs, allowed: &[&str]) -> Self {
         let mut fields = Self { values: BTreeMap::new(), errors: Vec::new() };
         for (name, value) in pairs {
-            if !allowed.contains(&name.as_str()) {
+            if name == "region" {
+                fields.fail(name, "reserved: every answer is about all regions");
+            } else if !allowed.contains(&name.as_str()) {
                 let message = format!("unknown parameter; allowed are {}", allowed.join(", "));
                 fields.fail(name, message);
             } else if fields.values.insert(name, value).is_some() {

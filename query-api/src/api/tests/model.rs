@@ -193,8 +193,7 @@ impl Both {
             self.pending.iter().any(|day| day * 1_440 < to && from < (day + 1) * 1_440);
         assert!(stale == 0 || touches_pending, "{context}");
         assert_eq!(json["exact"], open == 0 && stale == 0, "{context}");
-        let final_ms =
-            Granularity::Minute.floor(self.world.clock.now_ms() - DAY_MS);
+        let final_ms = Granularity::Minute.floor(self.world.clock.now_ms() - DAY_MS);
         let complete = open == 0 && stale == 0 && ms(to) <= final_ms;
         assert_eq!(json["complete"], complete, "{context}");
         assert_eq!(json["dataFrom"], format_rfc3339(ms(self.origin)), "{context}");
