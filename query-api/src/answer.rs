@@ -1,17 +1,19 @@
 //! Answers from sums: the pure half of answering.
 
 mod arrow;
+mod count;
 mod csv;
 #[cfg(test)]
 mod tests;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tally_model::bucket::{DAY_MS, Granularity, HOUR_MS, MINUTE_MS};
 use tally_model::range::TimeRange;
 use tally_model::time::format_rfc3339;
 use tally_model::types::TypeId;
 use tally_model::vector::{CountVector, VectorError};
+use utoipa::ToSchema;
 
 use crate::ask::{AskedRange, Format};
 use crate::manifest::short;
@@ -19,28 +21,14 @@ use crate::resolve::{Facts, Resolved};
 use crate::spans::{ListedSpan, Spans};
 
 pub use arrow::{ArrowError, series_arrow, top_arrow};
+pub use count::Count;
 pub use csv::{series_csv, top_csv};
 
 /// Buckets younger than this may still change by late events.
 const FINAL_AFTER_MS: i64 = DAY_MS;
 
-/// A count in JSON: a number up to 2^53, which every reader holds exactly, above it a string.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Count(pub u64);
-
-impl Serialize for Count {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        const EXACT_MAX: u64 = 1 << 53;
-        if self.0 <= EXACT_MAX {
-            serializer.serialize_u64(self.0)
-        } else {
-            serializer.collect_str(&self.0)
-        }
-    }
-}
-
 /// The range that an answer is about.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Window {
     /// First instant counted.
@@ -52,6 +40,7 @@ pub struct Window {
     /// `end` as asked for.
     pub requested_end: String,
     /// The finest granularity that was needed to hit the bounds.
+    #[schema(value_type = String, pattern = "^(minute|hour|day)$")]
     pub resolution: Granularity,
     /// Whether more is counted than was asked for: by `snap=true`, or because the finer rows of
     /// an edge are past retention.
@@ -75,12 +64,13 @@ impl Window {
 }
 
 /// What every answer says beside its counts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Envelope {
     /// The range.
     pub window: Window,
-    /// Whether the counts are final as far as anybody knows; see [`Completeness`].
+    /// Whether the counts are final as far as anybody knows: nothing in the window is younger than
+    /// 24 hours, missing, not closed, stale or dirty.
     pub complete: bool,
     /// Whether the counts are those of the whole window: false when buckets have no row, or when
     /// events of it are known that are not counted.
@@ -224,7 +214,7 @@ impl Envelope {
 }
 
 /// One event type of a top answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Ranked {
     /// Its place, from 1.
@@ -232,13 +222,14 @@ pub struct Ranked {
     /// Its name.
     pub event_type: String,
     /// Its id.
+    #[schema(value_type = u16)]
     pub type_id: TypeId,
     /// Its count in the window.
     pub count: Count,
 }
 
 /// The answer to `GET /v1/stats/top`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct TopAnswer {
     /// Window, completeness and provenance.
     #[serde(flatten)]
@@ -286,7 +277,7 @@ pub fn rank<'a>(
 }
 
 /// One point of a series.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Point {
     /// First instant of its bucket.
     pub start: String,
@@ -297,7 +288,7 @@ pub struct Point {
 }
 
 /// The answer to `GET /v1/stats/series`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SeriesAnswer {
     /// Window, completeness and provenance.
@@ -306,8 +297,10 @@ pub struct SeriesAnswer {
     /// Name of the event type.
     pub event_type: String,
     /// Its id.
+    #[schema(value_type = u16)]
     pub type_id: TypeId,
     /// Width of a point.
+    #[schema(value_type = String, pattern = "^(minute|hour|day)$")]
     pub granularity: Granularity,
     /// Sum of the points.
     pub total: Count,

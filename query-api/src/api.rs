@@ -2,6 +2,7 @@
 
 mod auth;
 mod compress;
+mod described;
 mod event_types;
 mod late_hours;
 mod negotiate;
@@ -27,6 +28,7 @@ use tally_sinks::registry::Registry;
 use tally_sinks::tokens::Tokens;
 use tokio::sync::Semaphore;
 
+pub use self::described::openapi_json;
 use crate::metrics::{QueryMetrics, RequestLabels, Route, RouteLabels};
 use crate::problem::{Code, Problem};
 use crate::reader::Reader;
@@ -170,6 +172,8 @@ pub fn router(api: Arc<QueryApi>) -> Router {
         Problem::new(Code::MethodNotAllowed, "the header Allow names the methods of this route")
     };
     Router::new()
+        .route("/openapi.json", get(described::openapi))
+        .route("/docs", get(described::page))
         .route("/v1/stats/top", get(stats::top).fallback(no_such_method))
         .route("/v1/stats/series", get(stats::series).fallback(no_such_method))
         .route("/v1/late-hours", get(late_hours::list).fallback(no_such_method))

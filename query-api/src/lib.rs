@@ -39,4 +39,4 @@ pub mod spans;
 #[cfg(test)]
 mod testing;
 
-pub use api::{QueryApi, QueryParts, QuerySettings, router};
+pub use api::{QueryApi, QueryParts, QuerySettings, openapi_json, router};

@@ -12,7 +12,9 @@ use sha2::{Digest, Sha256};
 use tally_model::bucket::Granularity;
 use tally_model::time::format_rfc3339;
 use tally_sinks::dirty::DirtyHour;
+use utoipa::ToSchema;
 
+use super::described::LateParameters;
 use super::negotiate::{self, KnownTags};
 use super::respond::{internal, not_modified, typed};
 use super::stats::pairs;
@@ -21,11 +23,12 @@ use crate::answer::{Count, Window, hex};
 use crate::ask::{Format, LateAsk};
 use crate::manifest::short;
 use crate::metrics::Route;
-use crate::problem::Problem;
+use crate::problem::{Document, Problem};
 
-/// The answer.
-#[derive(Debug, Serialize)]
-struct Listing {
+/// What is not in the counts.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LateHours)]
+pub(super) struct Listing {
     window: Window,
     /// The dirty hours that start in the window, ascending; none of the others has anything noted.
     hours: Vec<LateHour>,
@@ -33,7 +36,7 @@ struct Listing {
 }
 
 /// How many events were not counted, by why.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Causes {
     late: Count,
@@ -41,7 +44,8 @@ struct Causes {
     past_window: Count,
 }
 
-#[derive(Debug, Serialize)]
+/// One dirty hour.
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct LateHour {
     start: String,
@@ -53,13 +57,30 @@ struct LateHour {
 }
 
 /// Up to where in a partition of the log the uncounted events stand.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Position {
     partition: u32,
     next_offset: Count,
 }
 
+/// What is not in the counts, by hour and cause.
+#[utoipa::path(
+    get,
+    operation_id = "late_hours",
+    path = "/v1/late-hours",
+    params(LateParameters),
+    responses(
+        (
+            status = 200,
+            description = "The dirty hours",
+            content((Listing = "application/json"), (String = "text/csv")),
+        ),
+        (status = 304, description = "Nothing has changed since the answer of If-None-Match"),
+        (status = "4XX", description = "The request is wrong, or not allowed", body = Document<'static>, content_type = "application/problem+json"),
+    ),
+    security(("token" = [])),
+)]
 pub(super) async fn list(
     State(api): State<Arc<QueryApi>>,
     headers: HeaderMap,

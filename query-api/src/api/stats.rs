@@ -10,6 +10,7 @@ use tally_model::range::Availability;
 use tally_model::types::{OTHER_NAME, TypeId, normal_name};
 use tally_model::vector::CountVector;
 
+use super::described::{SeriesParameters, TopParameters};
 use super::negotiate::{self, KnownTags};
 use super::read::{Outcome, Question, name_of};
 use super::respond::{internal, json, not_modified, table};
@@ -20,9 +21,31 @@ use crate::answer::{
 };
 use crate::ask::{Format, SeriesAsk, TopAsk};
 use crate::metrics::Route;
-use crate::problem::{Code, Problem};
+use crate::problem::{Code, Document, Problem};
 use crate::shown::View;
 
+/// The event types with the highest counts.
+#[utoipa::path(
+    get,
+    operation_id = "top",
+    path = "/v1/stats/top",
+    params(TopParameters),
+    responses(
+        (
+            status = 200,
+            description = "The counts",
+            content(
+                (TopAnswer = "application/json"),
+                (String = "text/csv"),
+                (String = "application/vnd.apache.arrow.stream"),
+            ),
+        ),
+        (status = 304, description = "Nothing has changed since the answer of If-None-Match"),
+        (status = "4XX", description = "The request is wrong, or not allowed", body = Document<'static>, content_type = "application/problem+json"),
+        (status = 503, description = "Try again", body = Document<'static>, content_type = "application/problem+json"),
+    ),
+    security(("token" = [])),
+)]
 pub(super) async fn top(
     State(api): State<Arc<QueryApi>>,
     headers: HeaderMap,
@@ -38,6 +61,28 @@ pub(super) async fn top(
     api.measured(Route::Top, answer).await
 }
 
+/// The counts of one event type over time.
+#[utoipa::path(
+    get,
+    operation_id = "series",
+    path = "/v1/stats/series",
+    params(SeriesParameters),
+    responses(
+        (
+            status = 200,
+            description = "The counts",
+            content(
+                (SeriesAnswer = "application/json"),
+                (String = "text/csv"),
+                (String = "application/vnd.apache.arrow.stream"),
+            ),
+        ),
+        (status = 304, description = "Nothing has changed since the answer of If-None-Match"),
+        (status = "4XX", description = "The request is wrong, or not allowed", body = Document<'static>, content_type = "application/problem+json"),
+        (status = 503, description = "Try again", body = Document<'static>, content_type = "application/problem+json"),
+    ),
+    security(("token" = [])),
+)]
 pub(super) async fn series(
     State(api): State<Arc<QueryApi>>,
     headers: HeaderMap,
