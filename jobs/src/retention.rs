@@ -6,6 +6,8 @@
 //! in the middle of its work, never writes into what is gone.
 //!
 //! How far was deleted is noted, so that each period is deleted once.
+//!
+//! Invariant U-2 of ARCHITECTURE.md.
 
 use std::sync::Arc;
 
@@ -62,11 +64,15 @@ impl Retention {
         {
             let from_ms = deleted_up_to(&*self.meta, granularity)?.unwrap_or(origin_ms);
             let mut period = Period::containing(granularity, from_ms);
+            let first = period;
             while deletable(period, days, self.clock.now_ms()) && go_on() {
                 deleted.rows += self.counts.delete_period(period)?;
                 deleted.periods += 1;
-                note(&*self.meta, granularity, period.end_ms())?;
                 period = period.next();
+            }
+            // Once for all: a run that is cut short before it deletes some of them twice.
+            if period != first {
+                note(&*self.meta, granularity, period.start_ms())?;
             }
         }
         Ok(deleted)

@@ -4,10 +4,10 @@ use tally_model::range::Availability;
 use tally_model::revision::Revision;
 use tally_model::time::parse_rfc3339;
 use tally_model::vector::CountVector;
+use tally_sinks::counts::failing::FailingCounts;
 use tally_sinks::counts::memory::MemoryCounts;
 use tally_sinks::counts::{PutCondition, Row, RowSource, SmallRow, WriterId};
 use tally_sinks::faults::Fault;
-use tally_sinks::meta::failing::FailingMeta;
 use tally_sinks::meta::memory::MemoryMeta;
 
 use super::*;
@@ -84,19 +84,21 @@ fn rows_past_their_days_go_by_whole_periods_and_days_stay() {
 }
 
 #[test]
-fn a_run_that_was_cut_short_is_taken_up_where_it_was() {
-    let counts = Arc::new(MemoryCounts::default());
-    let meta = Arc::new(FailingMeta::new(MemoryMeta::default()));
+fn a_run_that_was_cut_short_is_taken_up() {
+    let counts = Arc::new(FailingCounts::new(MemoryCounts::default()));
+    let meta = Arc::new(MemoryMeta::default());
+    let old = put(&counts, Granularity::Minute, "2026-01-20T00:00:00Z");
     marks::set_origin_if_absent(&*meta, at("2026-01-01T00:00:00Z")).unwrap();
     let retention = Retention {
-        counts,
-        meta: Arc::<FailingMeta<MemoryMeta>>::clone(&meta),
+        counts: Arc::<FailingCounts<MemoryCounts>>::clone(&counts),
+        meta,
         clock: Arc::new(ManualClock::new(at("2026-02-12T00:00:00Z"))),
         minutes_days: 10,
         hours_days: 10_000,
     };
-    meta.script_writes([None, None, Some(Fault::Refused)]);
+    counts.script_writes((0..15).map(|_| None).chain([Some(Fault::Refused)]));
     assert!(retention.run(&|| true).is_err());
-    let rest = retention.run(&|| true).unwrap();
-    assert_eq!(rest.periods, 29, "two of 31 were noted, the third is deleted once more");
+    assert!(counts.rows(&[old]).unwrap()[0].is_some());
+    assert_eq!(retention.run(&|| true).unwrap(), Deleted { periods: 31, rows: 1 });
+    assert_eq!(retention.run(&|| true).unwrap(), Deleted::default());
 }

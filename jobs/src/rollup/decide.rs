@@ -55,8 +55,8 @@ pub enum Standing {
     },
     /// Streaming may still touch a child.
     Open,
-    /// Its row stays as it is: the children are past their retention, or it was not folded but
-    /// recounted.
+    /// It stays as it is: what it would be folded from is past its retention, or its row was not
+    /// folded but recounted.
     Kept,
     /// It lies before the origin and has no children: no row is needed.
     Zero,
@@ -79,8 +79,15 @@ pub fn standing(
     let mut there = children.iter().map(|child| child.bucket).peekable();
     let lacking =
         parent.children().find(|child| there.next_if_eq(child).is_none() && bounds.needs(*child));
-    if let Some(child) = lacking {
-        return Standing::Lacking { child };
+    match lacking {
+        // Its own children are past their retention: it will never have a row.
+        Some(child)
+            if parent.granularity() == Granularity::Day && !bounds.keeps_children(child) =>
+        {
+            return Standing::Kept;
+        }
+        Some(child) => return Standing::Lacking { child },
+        None => {}
     }
     if children.is_empty() && row.is_none() {
         return Standing::Zero;
@@ -176,5 +183,12 @@ mod tests {
         let gone = hours.pop().map(|row| row.bucket);
         let child = gone.unwrap();
         assert_eq!(standing(day, None, &hours, &ALL), Standing::Lacking { child });
+        let past = Availability { minutes_from_ms: DAY_MS, hours_from_ms: 0 };
+        let never = Bounds { kept: past, ..ALL };
+        assert_eq!(
+            standing(day, None, &hours, &never),
+            Standing::Kept,
+            "the hour cannot be folded"
+        );
     }
 }

@@ -343,3 +343,32 @@ fn counts_that_do_not_fit_are_reported_with_their_bucket() {
     let taken = leases::take(&*world.meta, at(DAY), Owner(2), world.clock.now_ms(), 1).unwrap();
     assert!(matches!(taken, Taken::Ours { .. }), "the lease was given back");
 }
+
+/// B97: days are UTC days, so a change of the clocks somewhere skips none and repeats none, and a
+/// day whose fold was missed is caught up.
+#[test]
+fn b97_each_utc_day_around_a_change_of_clocks_is_folded_once() {
+    for first in ["2026-03-07T00:00:00Z", "2026-10-31T00:00:00Z"] {
+        let world = World { meta: Arc::default(), ..World::new() };
+        let first_ms = at(first);
+        marks::set_origin_if_absent(&*world.meta, first_ms).unwrap();
+        let mut days = Vec::new();
+        for number in 0..72_i64 {
+            let hour = Bucket::containing(Granularity::Hour, first_ms + number * HOUR_MS);
+            hour.children().for_each(|minute| world.stream(minute, &[1]));
+            world.retire(hour.end_ms());
+            world.clock.step_to(hour.end_ms() + 20 * MINUTE_MS);
+            // The process is away around the second midnight.
+            if !(46..50).contains(&number) {
+                let report = world.run();
+                assert_eq!(report.hours_folded, if number == 50 { 5 } else { 1 }, "{number}");
+                days.push(report.days_folded);
+            }
+        }
+        assert_eq!(days.iter().sum::<u64>(), 3);
+        for number in 0..3 {
+            let day = Bucket::containing(Granularity::Day, first_ms + number * DAY_MS);
+            assert_eq!(world.vector(day), [1_440]);
+        }
+    }
+}
