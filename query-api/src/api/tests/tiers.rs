@@ -182,3 +182,28 @@ async fn leap_days_and_the_ends_of_years_are_days_like_others() {
     let starts: Vec<_> = json["points"].as_array().unwrap().iter().map(|p| &p["start"]).collect();
     assert_eq!(starts, ["2024-02-28T00:00:00Z", "2024-02-29T00:00:00Z", "2024-03-01T00:00:00Z"]);
 }
+
+/// B89: what is past its retention is not even looked for, deleted or not yet.
+#[tokio::test]
+async fn b89_a_ragged_range_reads_no_period_that_is_past_its_retention() {
+    let mut world = years("2025-01-01T00:00:00Z", 400);
+    world.settings.minutes_days = 60;
+    let path = "/v1/stats/top?start=2025-01-01T00:01:00Z&end=2026-02-04T23:59:00Z";
+    let before = get(&world.replica(), path).await.json();
+    let retention = tally_jobs::retention::Retention {
+        counts: std::sync::Arc::<crate::testing::HookedCounts>::clone(&world.counts),
+        meta: std::sync::Arc::clone(&world.meta),
+        clock: std::sync::Arc::<tally_model::clock::ManualClock>::clone(&world.clock),
+        minutes_days: 60,
+        hours_days: 730,
+    };
+    // The minutes of the first two days are the only old ones.
+    assert_eq!(retention.run(&|| true).unwrap().rows, 2 * 1_440);
+    world.counts.listings.store(0, std::sync::atomic::Ordering::Relaxed);
+    let after = get(&world.replica(), path).await.json();
+    assert_eq!(after["results"], before["results"]);
+    assert_eq!((&after["digest"], &after["exact"]), (&before["digest"], &json!(true)));
+    let listings = world.counts.listings.load(std::sync::atomic::Ordering::Relaxed);
+    // Two years of days, the months of two ragged ends, the minutes of the young end.
+    assert!(listings <= 5, "{listings} periods were listed: {after}");
+}
