@@ -175,7 +175,7 @@ impl RollupThread {
             let go_on = || !stopped.load(Ordering::Relaxed);
             let mut sweeps = 0_u32;
             while go_on() {
-                let whole = sweeps % WHOLE_EVERY == 0;
+                let whole = sweeps.is_multiple_of(WHOLE_EVERY);
                 sweep(&rollup, &retention, whole, &go_on);
                 sweeps = sweeps.wrapping_add(1);
                 pause(every, &*clock, &go_on);

@@ -122,7 +122,8 @@ impl Asked<'_> {
         runtime: &tokio::runtime::Runtime,
     ) -> Result<Row, Failure> {
         let service = self.service(rows);
-        let paths = Arc::new(ranges(self.shape, self.args.ranges, self.args.seed));
+        let paths: Arc<[String]> =
+            ranges(self.shape, self.args.ranges, self.args.seed).into();
         let next = Arc::new(AtomicUsize::new(0));
         let mut answers = Vec::new();
         let mut row = measure(name, || {
@@ -178,7 +179,7 @@ struct Client {
 impl Client {
     async fn run(
         self,
-        paths: Arc<Vec<String>>,
+        paths: Arc<[String]>,
         next: Arc<AtomicUsize>,
     ) -> anyhow::Result<Vec<Answered>> {
         let mut answers = Vec::new();
