@@ -80,7 +80,11 @@ pub(crate) fn pass_over(
     error: LogError,
 ) -> Result<(), CountError> {
     let (parts, options) = (&shared.parts, &shared.options);
-    let ranges = reading.missing()?;
+    let ranges = match reading.missing() {
+        // The next read meets the hole again, and by then the log may answer.
+        Err(LogError::Unavailable { .. }) => return Ok(()),
+        ranges => ranges?,
+    };
     if ranges.is_empty() {
         return Err(error.into());
     }
@@ -94,7 +98,10 @@ pub(crate) fn pass_over(
     let counted_ms = watermark_ms
         .map_or(shared.start.first_minute_ms, |at_ms| at_ms - options.timing.retire_after_ms());
     for range in ranges {
-        let received_ms = received(parts, &options.timing, counted_ms, &range)?;
+        let received_ms = match received(parts, &options.timing, counted_ms, &range) {
+            Err(CountError::Log(LogError::Unavailable { .. })) => return Ok(()),
+            received_ms => received_ms?,
+        };
         note(shared, &Hole { range, received_ms });
         reading.go_on_at(range.partition, range.to);
     }

@@ -41,7 +41,7 @@ pub struct CountParts {
     pub writer: WriterId,
     /// The generation that was claimed for this run.
     pub generation: Generation,
-    /// Where the run shows how far it is; made for this run alone.
+    /// Where the run shows how far it is; after an earlier run of this process, the same one.
     pub progress: Arc<CountProgress>,
     /// Ends the run.
     pub stop: Arc<StopSignal>,

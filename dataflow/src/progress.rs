@@ -188,12 +188,20 @@ impl CountProgress {
         (start_ms != 0).then_some(start_ms)
     }
 
-    /// Makes room for `workers` workers and goes on from the totals of a checkpoint.
+    /// Whether a run has begun: it is decided from where counting goes on.
+    #[must_use]
+    pub fn has_started(&self) -> bool {
+        self.counted_by_worker.get().is_some()
+    }
+
+    /// Makes room for `workers` workers and goes on from the totals of a checkpoint, also if an
+    /// earlier run was shown here.
     pub(crate) fn start(&self, workers: usize, restored: &Totals) {
         self.counted_by_worker.get_or_init(|| (0..workers).map(|_| AtomicU64::new(0)).collect());
         *self.dedup.lock().unwrap_or_else(PoisonError::into_inner) =
             vec![DedupStats::default(); workers];
-        self.add_totals(restored);
+        self.caught_up.store(false, Ordering::Relaxed);
+        self.set_totals(restored);
     }
 
     /// Shows what the ids of a worker's shards take.
@@ -213,21 +221,31 @@ impl CountProgress {
     }
 
     fn add_totals(&self, more: &Totals) {
-        for (total, by) in [
-            (&self.records, more.records),
-            (&self.counted, more.counted),
-            (&self.repeats, more.repeats),
-            (&self.late, more.late),
-            (&self.straggler, more.straggler),
-            (&self.past_window, more.past_window),
-            (&self.control, more.control),
-        ]
-        .into_iter()
-        .chain(self.invalid.iter().zip(more.invalid))
-        {
+        self.each_total(more, |total, by| {
             if by > 0 {
                 total.fetch_add(by, Ordering::Relaxed);
             }
+        });
+    }
+
+    fn set_totals(&self, totals: &Totals) {
+        self.each_total(totals, |total, to| total.store(to, Ordering::Relaxed));
+    }
+
+    fn each_total(&self, totals: &Totals, change: impl Fn(&AtomicU64, u64)) {
+        for (total, by) in [
+            (&self.records, totals.records),
+            (&self.counted, totals.counted),
+            (&self.repeats, totals.repeats),
+            (&self.late, totals.late),
+            (&self.straggler, totals.straggler),
+            (&self.past_window, totals.past_window),
+            (&self.control, totals.control),
+        ]
+        .into_iter()
+        .chain(self.invalid.iter().zip(totals.invalid))
+        {
+            change(total, by);
         }
     }
 

@@ -118,7 +118,7 @@ impl Reading {
                 number,
                 run_end: *end,
                 position: *from,
-                asked_end: *end,
+                asked_end: Offset::MAX,
                 watermark: PartitionWatermark::default(),
             })
             .collect();
@@ -151,7 +151,8 @@ impl Reading {
         self.worker
     }
 
-    /// Reads once, without waiting. Returns how many records there were.
+    /// Reads once, without waiting. Returns how many records there were; none while the log's server
+    /// does not answer.
     ///
     /// # Errors
     /// [`LogError`] as the log says; what was read before counts as read. After
@@ -165,7 +166,14 @@ impl Reading {
             Some(reader) => reader,
             closed @ None => {
                 let from: Vec<_> = decoder.partitions.iter().map(ReadPartition::next).collect();
-                closed.insert(self.log.reader(&from)?)
+                match self.log.reader(&from) {
+                    Ok(reader) => closed.insert(reader),
+                    Err(error @ LogError::Unavailable { .. }) => {
+                        tracing::warn!(%error, "the log cannot be read yet; still trying");
+                        return Ok(0);
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         };
         let outcome = reader.read(LIMITS, &mut |record| decoder.take(&record));
@@ -263,14 +271,27 @@ impl Reading {
         }
     }
 
-    /// Asks where the partitions end now. A bounded run follows the stamps alone.
+    /// Asks where the partitions end now, unless none has reached the end that is known: a
+    /// watermark follows the stamps until then. A bounded run follows the stamps alone.
+    /// While the log does not answer, what is known stays, and W stands.
     fn ask_ends(&mut self) -> Result<(), LogError> {
-        if self.mode == Mode::Bounded || self.decoder.partitions.is_empty() {
+        let mut partitions = self.decoder.partitions.iter();
+        if self.mode == Mode::Bounded
+            || !partitions.any(|partition| partition.position >= partition.asked_end)
+        {
             return Ok(());
         }
         // The time first: everything appended before it lies before the ends.
-        self.asked_at_ms = self.clock.now_ms();
-        let ends = self.log.end_offsets()?;
+        let asked_at_ms = self.clock.now_ms();
+        let ends = match self.log.end_offsets() {
+            Ok(ends) => ends,
+            Err(error @ LogError::Unavailable { .. }) => {
+                tracing::warn!(%error, "the watermark may stand still");
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        self.asked_at_ms = asked_at_ms;
         for partition in &mut self.decoder.partitions {
             let end = usize::try_from(partition.number).ok().and_then(|number| ends.get(number));
             partition.asked_end = end.copied().unwrap_or(Offset::MAX);

@@ -36,7 +36,7 @@ use crate::{
 };
 
 use self::wrappers::UnsteadyMeta;
-pub(crate) use self::wrappers::{MeasuredLog, Meter, StuckCounts, StuckSegments};
+pub(crate) use self::wrappers::{MeasuredLog, Meter, StuckCounts, StuckSegments, UnsteadyLog};
 
 mod wrappers;
 

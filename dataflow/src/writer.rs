@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tally_eventlog::LogError;
 use tally_model::bucket::{Bucket, DAY_MS, Granularity};
 use tally_model::revision::{Generation, Revision, RevisionClass};
 use tally_model::vector::CountVector;
@@ -280,7 +281,14 @@ impl Writer {
     /// Notes that the hour of a minute lacks records up to the present end of the log.
     fn note_dirty(&self, start_ms: i64, mut dirty: DirtyHour) -> Result<(), Stumble> {
         let ends = self.shared.parts.log.end_offsets();
-        let ends = ends.map_err(|error| Stumble::Fatal(CountError::Log(error)))?;
+        let ends = ends.map_err(|error| match error {
+            // Until its server answers again, no minute can be let go.
+            LogError::Unavailable { .. } => Stumble::Store(StoreError::Unavailable {
+                action: "say where the log ends",
+                source: error.into(),
+            }),
+            fatal => Stumble::Fatal(CountError::Log(fatal)),
+        })?;
         dirty.positions = (0..).zip(ends).collect();
         self.shared.dirty.note(start_ms, &dirty);
         Ok(())

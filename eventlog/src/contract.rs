@@ -98,20 +98,26 @@ pub fn append_all(log: &dyn EventLog, records: Vec<NewRecord>) -> Vec<Offset> {
     results.into_iter().map(|result| result.expect("the record is confirmed")).collect()
 }
 
-/// Everything that is there for a reader now: partition, offset and number of each record.
+/// Everything that is there for a reader now: partition, offset and number of each record. Calls of
+/// `read` may hand out less than what is there, but not nothing.
 ///
 /// # Panics
 /// If reading fails or a record is not as it was appended.
 pub fn read_all(reader: &mut dyn LogReader) -> Vec<(Partition, Offset, u64)> {
     let mut found = Vec::new();
-    let progress = reader.read(NO_LIMITS, &mut |seen| {
-        let number = number_of(seen.payload);
-        assert_eq!(seen.key, record(0, number).key, "key of record {number}");
-        found.push((seen.partition, seen.offset, number));
-    });
-    let progress = progress.expect("the log can be read");
-    assert_eq!(progress.records, found.len(), "progress counts what was handed out");
-    found
+    loop {
+        let before = found.len();
+        let progress = reader.read(NO_LIMITS, &mut |seen| {
+            let number = number_of(seen.payload);
+            assert_eq!(seen.key, record(0, number).key, "key of record {number}");
+            found.push((seen.partition, seen.offset, number));
+        });
+        let progress = progress.expect("the log can be read");
+        assert_eq!(progress.records, found.len() - before, "progress counts what was handed out");
+        if progress.records == 0 {
+            return found;
+        }
+    }
 }
 
 /// The numbers of one partition's records, in order, after a check that offsets count up from

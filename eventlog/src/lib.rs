@@ -4,12 +4,13 @@
 //! partitions; each is a sequence of records with offsets 0, 1, 2, … from which retention removes
 //! the oldest. Collectors append, and any number of readers read independently of each other.
 //!
-//! Implementations: [`memory::MemoryLog`] for unit tests and [`segment::SegmentLog`], the embedded
-//! default. All pass [`contract`].
+//! Implementations: [`memory::MemoryLog`] for unit tests, [`segment::SegmentLog`], the embedded
+//! default, and [`kafka::KafkaLog`]. All pass [`contract`].
 //!
 //! What this crate does not know: what a record means. Payloads are bytes.
 
 pub mod contract;
+pub mod kafka;
 pub mod memory;
 pub mod segment;
 
@@ -19,6 +20,9 @@ mod stats;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use stats::LogStats;
 
 /// Number of a partition, from 0.
 pub type Partition = u32;
@@ -62,8 +66,17 @@ pub type AppendDone = Box<dyn FnOnce(Vec<Result<Offset, AppendError>>) + Send>;
 /// the records of one `append` call keep their order within a partition, and calls made one after
 /// another keep theirs.
 pub trait EventLog: Send + Sync + fmt::Debug {
-    /// Number of partitions; fixed for the life of the log.
+    /// Number of partitions that this log was opened with; does not change while it is open.
     fn partitions(&self) -> Partition;
+
+    /// Number of partitions that the log has now. More than [`partitions`](Self::partitions) if
+    /// somebody has let it grow since it was opened; never fewer.
+    ///
+    /// # Errors
+    /// [`LogError`] if the log cannot tell.
+    fn partitions_now(&self) -> Result<Partition, LogError> {
+        Ok(self.partitions())
+    }
 
     /// Queues `records` and returns at once; `done` hears of their fate after they are durable.
     ///
@@ -93,12 +106,23 @@ pub trait EventLog: Send + Sync + fmt::Debug {
     /// [`LogError::OutOfRange`] if retention has removed a start offset or it lies after the end,
     /// or if there is no such partition (then the range is empty).
     fn reader(&self, from: &[(Partition, Offset)]) -> Result<Box<dyn LogReader>, LogError>;
+
+    /// Shows positions of a reader to outside tools that measure how far it lags. Nothing in Tally
+    /// ever reads them back, so a failure is worth a warning and no more; a log without such tools
+    /// does nothing.
+    fn mirror_positions(&self, _positions: &[(Partition, Offset)]) {}
+
+    /// What this log counts about its own work; all zero for a log that counts nothing.
+    fn stats(&self) -> Arc<LogStats> {
+        Arc::default()
+    }
 }
 
 /// A position in some partitions of a log. Independent of every other reader.
 pub trait LogReader: Send + fmt::Debug {
     /// Hands durable records to `each`, in order within each partition, until a limit is reached or
-    /// nothing more is there. Never waits for new records.
+    /// nothing more is at hand. Never waits for new records. If none is handed out within limits
+    /// that allow one, none was there; a log that is out of reach counts as one that has none.
     ///
     /// # Errors
     /// [`LogError`]; records handed out before the error count as read. After
@@ -211,6 +235,30 @@ pub enum LogError {
     Options {
         /// What does not fit.
         what: &'static str,
+    },
+    /// A topic with settings that lose records. An operator changes them, or accepts them.
+    #[error("the topic {topic} is not safe for Tally: {}", failing.join("; "))]
+    Settings {
+        /// The topic.
+        topic: String,
+        /// Each setting that fails: its name, its value and what is needed.
+        failing: Vec<String>,
+    },
+    /// The log did not answer, or refused for now: try again later.
+    #[error("cannot {action}: {reason}")]
+    Unavailable {
+        /// What was tried, for example `ask for the end offsets`.
+        action: &'static str,
+        /// What the client library or the broker said.
+        reason: String,
+    },
+    /// The client cannot go on, or its address and options fit no broker.
+    #[error("cannot {action}: {reason}")]
+    Client {
+        /// What was tried, for example `make a consumer`.
+        action: &'static str,
+        /// What the client library or the broker said.
+        reason: String,
     },
     /// The operating system refused.
     #[error("cannot {action} {path}")]

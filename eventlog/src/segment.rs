@@ -42,8 +42,9 @@ use self::open::Opened;
 use self::reader::SegmentReader;
 use self::writer::Writer;
 use crate::queue::Queue;
-pub use crate::stats::LogStats;
-use crate::{AppendDone, AppendError, EventLog, LogError, LogReader, NewRecord, Offset, Partition};
+use crate::{
+    AppendDone, AppendError, EventLog, LogError, LogReader, LogStats, NewRecord, Offset, Partition,
+};
 
 /// The largest `record_bytes_max`: lengths of blocks have 32 bits.
 const RECORD_BYTES_CEILING: usize = 1 << 30;
@@ -159,12 +160,6 @@ impl SegmentLog {
         Ok(Self { journal, queue, stats, options, writer: Some(writer), _lock: lock })
     }
 
-    /// The log's counters.
-    #[must_use]
-    pub fn stats(&self) -> Arc<LogStats> {
-        Arc::clone(&self.stats)
-    }
-
     /// Deletes the closed segments whose last record was appended `retention_ms` or more before
     /// `now_ms` (ms since the Unix epoch). Returns how many. The log does this by itself about once
     /// a minute.
@@ -213,6 +208,10 @@ impl EventLog for SegmentLog {
     fn reader(&self, from: &[(Partition, Offset)]) -> Result<Box<dyn LogReader>, LogError> {
         let journal = Arc::clone(&self.journal);
         Ok(Box::new(SegmentReader::new(journal, self.options.partitions, from)?))
+    }
+
+    fn stats(&self) -> Arc<LogStats> {
+        Arc::clone(&self.stats)
     }
 }
 

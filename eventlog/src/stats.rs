@@ -7,20 +7,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Each is exact by itself; two that are read one after another may belong to different commits.
 #[derive(Debug, Default)]
 pub struct LogStats {
-    /// Commits that became durable, each with one fdatasync.
+    /// Commits that became durable, each with one fdatasync; in Kafka, calls of `append` of which
+    /// something was acknowledged.
     pub commits: AtomicU64,
     /// Records in them; with `commits`, how many records share a commit.
     pub records: AtomicU64,
-    /// Bytes written for them, block headers included.
+    /// Bytes written for them, block headers included; in Kafka, their payloads.
     pub bytes: AtomicU64,
     /// Most records in one commit.
     pub commit_records_max: AtomicU64,
-    /// Time spent in fdatasync of commits, ns.
+    /// Time spent in fdatasync of commits, ns; in Kafka, from the handing over of a call to its last
+    /// acknowledgement.
     pub sync_ns_total: AtomicU64,
     /// The longest of them, ns.
     pub sync_ns_max: AtomicU64,
     /// Bytes queued or being committed now.
     pub queued_bytes: AtomicU64,
+    /// Errors of readers that pass by themselves: a broker that is away.
+    pub read_errors: AtomicU64,
     /// Segments that retention has deleted.
     pub segments_removed: AtomicU64,
 }

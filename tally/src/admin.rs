@@ -11,7 +11,8 @@ use axum::{Json, Router};
 use prometheus_client::registry::Registry as Metrics;
 use serde_json::json;
 use tally_collector::Collector;
-use tally_dataflow::CountProgress;
+
+use crate::counting::Watched;
 
 mod metrics;
 
@@ -20,13 +21,12 @@ pub(crate) use metrics::NodeMetrics;
 /// What the admin port reports on.
 pub(crate) struct Admin {
     pub(crate) metrics: Metrics,
-    pub(crate) progress: Arc<CountProgress>,
-    /// The counting pipeline is running.
-    pub(crate) counting: Arc<AtomicBool>,
+    /// The counting pipeline; `None` where nothing is counted.
+    pub(crate) counting: Option<Watched>,
     /// The node is going down.
     pub(crate) draining: Arc<AtomicBool>,
-    /// Says whether requests can be answered with 202 now.
-    pub(crate) collector: Arc<Collector>,
+    /// Says whether requests can be answered with 202 now; `None` where nothing is taken in.
+    pub(crate) collector: Option<Arc<Collector>>,
 }
 
 /// The routes of the admin port.
@@ -38,8 +38,15 @@ pub(crate) fn router(admin: Admin) -> Router {
         .with_state(Arc::new(admin))
 }
 
+impl Admin {
+    /// Whether counting goes on where it should.
+    fn counts(&self) -> bool {
+        self.counting.as_ref().is_none_or(Watched::is_running)
+    }
+}
+
 async fn livez(State(admin): State<Arc<Admin>>) -> Response {
-    if admin.counting.load(Ordering::Relaxed) || admin.draining.load(Ordering::Relaxed) {
+    if admin.counts() || admin.draining.load(Ordering::Relaxed) {
         (StatusCode::OK, "ok\n").into_response()
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "the counting pipeline has ended\n").into_response()
@@ -47,17 +54,20 @@ async fn livez(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
-    let counting = admin.counting.load(Ordering::Relaxed);
     let draining = admin.draining.load(Ordering::Relaxed);
-    let collector = admin.collector.ready();
-    let ready = counting && !draining && collector.is_ok();
-    let body = json!({
-        "ready": ready,
-        "counting": counting,
-        "draining": draining,
-        "collector": collector.map_or_else(|why| why.to_string(), |()| "ready".to_owned()),
-        "caughtUp": admin.progress.caught_up(),
-    });
+    let mut ready = admin.counts() && !draining;
+    let mut body = json!({ "draining": draining });
+    if let Some(counting) = &admin.counting {
+        body["counting"] = counting.is_running().into();
+        body["caughtUp"] = counting.progress.caught_up().into();
+    }
+    if let Some(collector) = &admin.collector {
+        let state = collector.ready();
+        ready &= state.is_ok();
+        body["collector"] =
+            state.map_or_else(|why| why.to_string(), |()| "ready".to_owned()).into();
+    }
+    body["ready"] = ready.into();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(body)).into_response()
 }

@@ -29,13 +29,22 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  tally up --demo\n  tally up --data-dir /var/lib/tally \
                             --listen 0.0.0.0:8080\n  TALLY__PIPELINE__WORKERS=2 tally up")]
     Up(UpArgs),
-    /// Count the log of a data folder.
-    #[command(
-        after_help = "Examples:\n  tally worker --bounded --data-dir ./data\n  tally worker \
-                            --bounded --workers 4 -o json\n\nExit code 1 if any event was late, a \
-                            straggler or past the dedup window; the counts are put all the same."
-    )]
+    /// Take events over HTTP and append them to the log; needs a log of its own server.
+    #[command(after_help = "Example:\n  tally collector --config tally.toml --data-dir \
+                            /var/lib/tally --listen 0.0.0.0:8080\n\nlog.url and counts.url must \
+                            name servers: an embedded log or store belongs to one process, tally up.")]
+    Collector(ServiceArgs),
+    /// Count the log: for as long as it runs, or to its present end.
+    #[command(after_help = "Examples:\n  tally worker --config tally.toml --data-dir \
+                            /var/lib/tally\n  tally worker --bounded --data-dir ./data\n  tally \
+                            worker --bounded --workers 4 -o json\n\nWith --bounded, exit code 1 if \
+                            any event was late, a straggler or past the dedup window; the counts \
+                            are put all the same.")]
     Worker(WorkerArgs),
+    /// Answer questions over HTTP; needs a counts store of its own server.
+    #[command(after_help = "Example:\n  tally query --config tally.toml --data-dir \
+                            /var/lib/tally --listen 127.0.0.1:8081")]
+    Query(ServiceArgs),
     /// Take events from an NDJSON file (plain, .gz or .zst).
     #[command(after_help = "Examples:\n  tally import events.ndjson.gz --data-dir ./data \
                             --received-at event-time\n  tally import more.ndjson --url \
@@ -92,14 +101,13 @@ pub(crate) struct ConfigArgs {
     pub(crate) config: Option<PathBuf>,
 }
 
-#[derive(Args, Debug)]
-pub(crate) struct UpArgs {
-    /// Folder of the embedded log and store; made if it is missing.
+/// What a process of the deployment is started with, whatever its role.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ProcessArgs {
+    /// Folder of the deployment: embedded log and store, master key, ids, checkpoints; made if it is
+    /// missing.
     #[arg(long, value_name = "DIR", default_value = "data")]
     pub(crate) data_dir: PathBuf,
-    /// Address of the collector and the query API; port 0 = any.
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
-    pub(crate) listen: String,
     /// Address of /livez, /readyz and /metrics; port 0 = any.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9090")]
     pub(crate) admin: String,
@@ -108,6 +116,32 @@ pub(crate) struct UpArgs {
     /// Write URLs and keys to this file (0600) once everything is ready.
     #[arg(long, value_name = "FILE")]
     pub(crate) ready_file: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ServiceArgs {
+    #[command(flatten)]
+    pub(crate) process: ProcessArgs,
+    /// Address of the HTTP service; port 0 = any.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
+    pub(crate) listen: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    pub(crate) service: ServiceArgs,
+    #[command(flatten)]
+    pub(crate) demo: DemoArgs,
+    /// Worker threads of the dataflow.
+    #[arg(long, value_name = "N")]
+    pub(crate) workers: Option<u16>,
+    #[command(flatten)]
+    pub(crate) start: StartArgs,
+}
+
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct DemoArgs {
     /// Send a realistic stream of events to the own collector, with short delays.
     #[arg(long)]
     pub(crate) demo: bool,
@@ -118,30 +152,22 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "N", default_value_t = 500, requires = "demo",
           value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub(crate) demo_rate: u32,
-    /// Worker threads of the dataflow.
-    #[arg(long, value_name = "N")]
-    pub(crate) workers: Option<u16>,
-    #[command(flatten)]
-    pub(crate) start: StartArgs,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct WorkerArgs {
     /// Count to the present end of the log, put every window, and stop.
-    #[arg(long, required = true)]
+    #[arg(long, conflicts_with_all = ["admin", "ready_file"])]
     pub(crate) bounded: bool,
-    /// The data folder.
-    #[arg(long, value_name = "DIR", default_value = "data")]
-    pub(crate) data_dir: PathBuf,
     #[command(flatten)]
-    pub(crate) config: ConfigArgs,
+    pub(crate) process: ProcessArgs,
     /// Worker threads of the dataflow.
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<u16>,
     #[command(flatten)]
     pub(crate) start: StartArgs,
-    /// Form of the report.
-    #[arg(short, long, value_enum, default_value_t)]
+    /// Form of the report of a bounded run.
+    #[arg(short, long, value_enum, default_value_t, requires = "bounded")]
     pub(crate) output: Format,
 }
 

@@ -6,9 +6,11 @@
 
 mod dedup_memory;
 mod layers;
+mod places;
 
 pub(crate) use dedup_memory::DedupMemory;
 pub(crate) use layers::{Layers, Origin, SettingError};
+pub(crate) use places::{CountsPlace, LogPlace};
 
 use std::path::PathBuf;
 
@@ -24,6 +26,7 @@ pub(crate) struct Settings {
     pub(crate) fixed: Fixed,
     pub(crate) dedup_memory: DedupMemory,
     pub(crate) log: Log,
+    pub(crate) counts: CountsPlace,
     /// The folder of checkpoints, unless they are in the data folder.
     pub(crate) objects: Option<PathBuf>,
     pub(crate) retention: Retention,
@@ -60,9 +63,12 @@ pub(crate) struct Chosen<T> {
     pub(crate) asked_for: bool,
 }
 
-/// The embedded log.
+/// The event log.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
+    pub(crate) place: LogPlace,
+    /// Settings of a topic that can lose records are warned of instead of refused.
+    pub(crate) accept_settings: bool,
     pub(crate) retention_ms: i64,
     pub(crate) retention_origin: Origin,
     pub(crate) segment_bytes: u64,
@@ -78,6 +84,8 @@ pub(crate) struct Retention {
 /// Handling of personal data.
 #[derive(Clone, Debug)]
 pub(crate) struct Privacy {
+    /// The file of the key that wraps all others, unless it is in the data folder.
+    pub(crate) master_key: Option<PathBuf>,
     pub(crate) key_cache_ttl_ms: u64,
 }
 
@@ -113,11 +121,11 @@ impl Settings {
     /// # Errors
     /// [`SettingError`] names the file or variable, the key, the value and what is allowed.
     pub(crate) fn check(layers: &Layers) -> Result<Self, SettingError> {
-        layers.only("log.url", &["auto"])?;
-        layers.only("counts.url", &["auto"])?;
         let pipeline = pipeline(layers)?;
         let fixed = fixed(layers)?;
         let log = Log {
+            place: LogPlace::of(layers)?,
+            accept_settings: layers.boolean("log.accept_settings")?,
             retention_ms: layers.duration("log.retention", 60_000, 3_650 * DAY_MS)?,
             segment_bytes: layers.size("log.segment", 1 << 16, 1 << 32)?,
             retention_origin: layers.origin("log.retention"),
@@ -135,9 +143,14 @@ impl Settings {
             fixed,
             dedup_memory: DedupMemory::of(layers)?,
             log,
-            objects: objects(layers)?,
+            counts: CountsPlace::of(layers)?,
+            objects: places::objects(layers)?,
             retention,
             privacy: Privacy {
+                master_key: match layers.text("privacy.master_key")? {
+                    "auto" => None,
+                    file => Some(PathBuf::from(file)),
+                },
                 key_cache_ttl_ms: layers.duration_u64("privacy.key_cache_ttl", 6_000, DAY_MS)?,
             },
             collector: collector(layers)?,
@@ -206,16 +219,6 @@ fn pipeline(layers: &Layers) -> Result<Pipeline, SettingError> {
         windows_wait_minutes: usize::try_from(windows_wait_ms / MINUTE_MS).unwrap_or(usize::MAX),
         workers,
     })
-}
-
-/// The folder of `objects.url`; `None` stands for the data folder.
-fn objects(layers: &Layers) -> Result<Option<PathBuf>, SettingError> {
-    let url = layers.text("objects.url")?;
-    match url.strip_prefix("file:") {
-        Some(folder) if !folder.is_empty() => Ok(Some(PathBuf::from(folder))),
-        None if url == "auto" => Ok(None),
-        Some(_) | None => Err(layers.refuse("objects.url", "auto, file:FOLDER".to_owned())),
-    }
 }
 
 fn fixed(layers: &Layers) -> Result<Fixed, SettingError> {

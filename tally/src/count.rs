@@ -1,4 +1,4 @@
-//! `tally worker --bounded`: count the log of a data folder to its present end.
+//! Counting the log: what the dataflow works on and how, and `tally worker --bounded`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,34 +7,39 @@ use serde_json::{Value, json};
 use tally_checkpoints::writer::WriterOptions;
 use tally_dataflow::{
     CheckpointParts, CountError, CountOptions, CountParts, CountProgress, CountReport, Mode,
-    Stages, StopSignal,
+    Savepoints, Stages, StopSignal,
 };
 use tally_model::revision::Generation;
 use tally_model::time::format_rfc3339;
 use tally_operators::dedup::{DirectoryStore, SegmentStore};
 use tally_sinks::counts::WriterId;
 use tally_sinks::marks;
+use tokio::sync::oneshot;
 
 use crate::checkpoints;
 use crate::cli::WorkerArgs;
 use crate::clock::SystemClock;
 use crate::config::Settings;
+use crate::counting::Counting;
 use crate::deployment::{Deployment, Missing, random};
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format};
 use crate::process;
+use crate::roles;
 use crate::start::Start;
 use crate::target::load_settings;
 
 /// `tally worker`.
 pub(crate) fn worker(args: &WorkerArgs) -> Result<(), Failure> {
-    let settings = load_settings(args.config.config.as_deref(), |layers| match args.workers {
-        Some(workers) => layers.add_flag("--workers", "pipeline.workers", i64::from(workers)),
-        None => Ok(()),
+    let settings = load_settings(args.process.config.config.as_deref(), |layers| {
+        roles::add_workers(layers, args.workers)
     })?;
+    if !args.bounded {
+        return roles::worker(args, &settings);
+    }
     crate::logging::start();
     let clock = Arc::new(SystemClock::new());
-    let deployment = Deployment::open(&args.data_dir, Missing::Refuse, &settings, clock)?;
+    let deployment = Deployment::open(&args.process.data_dir, Missing::Refuse, &settings, clock)?;
     deployment.set_origin()?;
     let report = bounded(&deployment, &settings, &args.start.start()?)?;
     print(&report, args.output)?;
@@ -82,6 +87,32 @@ pub(crate) fn bounded(
     }
 }
 
+/// Starts counting for as long as the node runs. The receiver hears of an end before that.
+///
+/// # Errors
+/// If it cannot be set up.
+pub(crate) fn start(
+    deployment: &Arc<Deployment>,
+    settings: &Settings,
+    start: &Start,
+    savepoints: &Arc<Savepoints>,
+) -> Result<(Counting, oneshot::Receiver<()>), Failure> {
+    let progress = Arc::new(CountProgress::default());
+    let options = options(deployment, settings, Mode::Continuous, start);
+    let make_parts = {
+        let (deployment, settings, start) =
+            (Arc::clone(deployment), settings.clone(), start.clone());
+        let (progress, savepoints) = (Arc::clone(&progress), Arc::clone(savepoints));
+        move |log, stop| {
+            let mut parts = parts(&deployment, &settings, &start, Arc::clone(&progress), stop)?;
+            parts.log = log;
+            parts.savepoints = Arc::clone(&savepoints);
+            Ok(parts)
+        }
+    };
+    Counting::start(Arc::clone(deployment), Box::new(make_parts), options, progress)
+}
+
 /// The next generation of this deployment, claimed before anything is put.
 pub(crate) fn claim(deployment: &Deployment) -> Result<Generation, Failure> {
     Ok(marks::claim_generation(deployment.meta.as_ref(), deployment.clock.now_ms())?)
@@ -96,7 +127,7 @@ pub(crate) fn parts(
     stop: Arc<StopSignal>,
 ) -> Result<CountParts, Failure> {
     Ok(CountParts {
-        log: deployment.event_log(),
+        log: deployment.event_log()?,
         counts: start.faults.counts(Arc::clone(&deployment.counts)),
         meta: Arc::clone(&deployment.meta),
         segments: dedup_segments(deployment, settings)?,
@@ -164,8 +195,8 @@ pub(crate) fn options(
 }
 
 fn records_to_read(deployment: &Deployment) -> Result<u64, Failure> {
-    use tally_eventlog::EventLog;
-    let (low, end) = (deployment.log.low_offsets()?, deployment.log.end_offsets()?);
+    let log = deployment.event_log()?;
+    let (low, end) = (log.low_offsets()?, log.end_offsets()?);
     Ok(low.iter().zip(&end).map(|(low, end)| end - low).sum())
 }
 

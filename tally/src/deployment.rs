@@ -15,15 +15,15 @@
 
 mod descriptor;
 mod files;
+mod places;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use tally_eventlog::EventLog;
-use tally_eventlog::segment::{SegmentLog, SegmentOptions};
+use tally_eventlog::{EventLog, Partition};
 use tally_model::bucket::Granularity;
 use tally_model::clock::Clock;
 use tally_model::ids::{IdMixer, Shards};
@@ -33,7 +33,6 @@ use tally_privacy::secrets::DeploymentSecrets;
 use tally_sinks::counts::CountsStore;
 use tally_sinks::marks;
 use tally_sinks::meta::MetaStore;
-use tally_sinks::redb::{OpenError, RedbStore};
 use tally_sinks::registry::Registry;
 use tally_sinks::tokens::{Scope, TokenError, TokenKind, Tokens, format_secret};
 
@@ -41,13 +40,12 @@ use crate::config::{Chosen, Settings};
 use crate::failure::{Exit, Failure};
 
 pub(crate) use descriptor::id_of;
-use descriptor::{Descriptor, describe, no_deployment, refuse_foreign};
+use descriptor::{
+    Descriptor, change_shared, describe, describe_shared, no_deployment, refuse_foreign,
+};
 use files::{lock, make_folder};
 pub(crate) use files::{random, write_whole};
-
-/// The parts of a complete folder.
-const PARTS: [&str; 5] =
-    ["log/log.format", "counts.redb", "keys.redb", "ledger.redb", "master.key"];
+use places::{LogSite, Stores};
 
 /// The keys made on first start; empty where their file was taken away.
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -63,8 +61,12 @@ pub(crate) struct Deployment {
     pub(crate) dir: PathBuf,
     pub(crate) id: String,
     pub(crate) shards: Shards,
+    /// Partitions of the layout: an event of shard `s` goes to partition `s % partitions`. The log
+    /// may have more.
+    pub(crate) partitions: Partition,
     pub(crate) dedup: DedupRule,
-    pub(crate) log: Arc<SegmentLog>,
+    log: OnceLock<Arc<dyn EventLog>>,
+    log_site: LogSite,
     pub(crate) counts: Arc<dyn CountsStore>,
     pub(crate) meta: Arc<dyn MetaStore>,
     pub(crate) keys: Arc<dyn MetaStore>,
@@ -75,8 +77,9 @@ pub(crate) struct Deployment {
     pub(crate) secrets: DeploymentSecrets,
     pub(crate) bootstrap: BootstrapKeys,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Held for as long as the folder is open.
-    _lock: File,
+    /// Held for as long as the folder is open; nothing in it is locked by a process that works beside
+    /// others.
+    _lock: Option<File>,
 }
 
 /// Whether a missing data folder is made.
@@ -87,7 +90,7 @@ pub(crate) enum Missing {
 }
 
 impl Deployment {
-    /// Opens the data folder, or makes a new one.
+    /// Opens the data folder for this process alone, or makes a new one.
     ///
     /// # Errors
     /// Exit 5 for a folder that is in use, foreign, damaged or made with other fixed settings;
@@ -98,48 +101,98 @@ impl Deployment {
         settings: &Settings,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, Failure> {
-        if missing == Missing::Refuse && !dir.join("deployment.json").exists() {
+        let shared = settings.counts.is_shared();
+        if missing == Missing::Refuse && !shared && !dir.join("deployment.json").exists() {
             return Err(no_deployment(dir));
         }
+        Self::open_as(dir, missing, Access::Alone, settings, clock)
+    }
+
+    /// Opens a deployment whose log and stores are servers, for a process that keeps nothing in the
+    /// data folder but the key file and the description.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); exit 2 if something of it is embedded.
+    pub(crate) fn open_beside_others(
+        dir: &Path,
+        settings: &Settings,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Failure> {
+        for (key, is_shared) in [
+            ("log.url", settings.log.place.is_shared()),
+            ("counts.url", settings.counts.is_shared()),
+        ] {
+            if !is_shared {
+                return Err(Failure::usage(format!(
+                    "{key} names no server: an embedded log or store belongs to one process, \
+                     which plays every role: tally up"
+                )));
+            }
+        }
+        Self::open_as(dir, Missing::Create, Access::BesideOthers, settings, clock)
+    }
+
+    fn open_as(
+        dir: &Path,
+        missing: Missing,
+        access: Access,
+        settings: &Settings,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Failure> {
         refuse_foreign(dir)?;
         make_folder(dir)
             .with_context(|| format!("cannot make the data folder {}", dir.display()))?;
-        let lock = lock(dir)?;
-        let mut descriptor = describe(dir, settings, clock.as_ref())?;
-        let (shards, dedup) = fixed(dir, &descriptor, settings)?;
-        if descriptor.complete {
-            refuse_incomplete(dir)?;
-        }
-        let options = SegmentOptions {
-            partitions: descriptor.partitions,
-            segment_bytes: settings.log.segment_bytes,
-            retention_ms: settings.log.retention_ms,
-            ..SegmentOptions::default()
+        let lock = match access {
+            Access::Alone => Some(lock(dir)?),
+            Access::BesideOthers => None,
         };
-        let log = SegmentLog::open(&dir.join("log"), options, Arc::clone(&clock))
-            .map_err(|error| Failure::new(Exit::Refused, error))?;
-        let store = open_store(&dir.join("counts.redb"))?;
-        let (counts, meta): (Arc<dyn CountsStore>, Arc<dyn MetaStore>) =
-            (Arc::new(store.counts()), Arc::new(store.meta()));
-        let keys: Arc<dyn MetaStore> = Arc::new(open_store(&dir.join("keys.redb"))?.meta());
-        let ledger: Arc<dyn MetaStore> = Arc::new(open_store(&dir.join("ledger.redb"))?.meta());
-        let master = MasterKey::load_or_create(&dir.join("master.key"))
+        let (mut descriptor, stores) = describe_and_open(dir, missing, settings, clock.as_ref())?;
+        let (shards, dedup) = fixed(dir, &descriptor, settings)?;
+        let master_key = settings.privacy.master_key.clone();
+        let master_key = master_key.unwrap_or_else(|| dir.join("master.key"));
+        if descriptor.complete {
+            refuse_incomplete(&places::files(dir, settings, &master_key), settings)?;
+        }
+        let Stores { counts, meta, keys, ledger } = match stores {
+            Some(stores) => stores,
+            None => Stores::open(dir, &settings.counts)?,
+        };
+        let master = MasterKey::load_or_create(&master_key)
             .map_err(|error| Failure::new(Exit::Refused, error))?;
         let secrets = DeploymentSecrets::load_or_create(keys.as_ref(), &master)
             .map_err(|error| Failure::new(Exit::Refused, error))?;
         let registry = Arc::new(Registry::open(Arc::clone(&meta))?);
         let tokens = Arc::new(Tokens::open(Arc::clone(&meta))?);
+        let log_site = LogSite {
+            dir: dir.to_owned(),
+            settings: settings.log.clone(),
+            partitions: descriptor.partitions,
+            dedup,
+            record_bytes_max: settings.collector.limits.record_bytes,
+            clock: Arc::clone(&clock),
+        };
+        let log = if settings.log.place.is_shared() {
+            OnceLock::new()
+        } else {
+            // It is part of the folder: whoever opens the folder hears of damage.
+            OnceLock::from(log_site.open()?)
+        };
         let bootstrap = bootstrap_keys(dir, &tokens, descriptor.complete, clock.now_ms())?;
         if !descriptor.complete {
             descriptor.complete = true;
+            if settings.counts.is_shared() {
+                change_shared(meta.as_ref(), |shared| shared.complete = true)?;
+            }
             descriptor.write(dir)?;
         }
         Ok(Self {
             dir: dir.to_owned(),
             id: descriptor.id,
             shards,
+            partitions: descriptor.partitions,
             dedup,
-            log: Arc::new(log),
+            log,
+            log_site,
             counts,
             meta,
             keys,
@@ -167,9 +220,24 @@ impl Deployment {
         }
     }
 
-    /// The log behind its seam.
-    pub(crate) fn event_log(&self) -> Arc<dyn EventLog> {
-        Arc::<SegmentLog>::clone(&self.log)
+    /// The log. One on a server is reached for when it is first asked for.
+    ///
+    /// # Errors
+    /// Exit 5 for a log that is not safe; exit 1 if its server does not answer.
+    pub(crate) fn event_log(&self) -> Result<Arc<dyn EventLog>, Failure> {
+        if let Some(log) = self.log.get() {
+            return Ok(Arc::clone(log));
+        }
+        let opened = self.log_site.open()?;
+        Ok(Arc::clone(self.log.get_or_init(|| opened)))
+    }
+
+    /// The log, opened once more: with the partitions that it has by now.
+    ///
+    /// # Errors
+    /// As [`event_log`](Self::event_log).
+    pub(crate) fn reopen_log(&self) -> Result<Arc<dyn EventLog>, Failure> {
+        self.log_site.open()
     }
 
     /// The bijection from event ids to mixed ids.
@@ -179,7 +247,7 @@ impl Deployment {
 
     /// Whether nothing was ever recorded: no record in the log and no bucket row.
     pub(crate) fn is_empty(&self) -> Result<bool, Failure> {
-        let ends = self.log.end_offsets()?;
+        let ends = self.event_log()?.end_offsets()?;
         Ok(ends.iter().all(|end| *end == 0) && self.counts.is_empty()?)
     }
 
@@ -191,20 +259,41 @@ impl Deployment {
     }
 }
 
-fn open_store(path: &Path) -> Result<RedbStore, Failure> {
-    RedbStore::open(path).map_err(|error: OpenError| Failure::new(Exit::Refused, error))
+/// Whether other processes may have the folder open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Alone,
+    BesideOthers,
+}
+
+/// What was fixed when the deployment was made; with it the stores if it rests in them.
+fn describe_and_open(
+    dir: &Path,
+    missing: Missing,
+    settings: &Settings,
+    clock: &dyn Clock,
+) -> Result<(Descriptor, Option<Stores>), Failure> {
+    if !settings.counts.is_shared() {
+        return Ok((describe(dir, settings, clock)?, None));
+    }
+    let stores = Stores::open(dir, &settings.counts)?;
+    let descriptor = describe_shared(dir, stores.meta.as_ref(), missing, settings, clock)?;
+    Ok((descriptor, Some(stores)))
 }
 
 /// A part that is gone must not be made anew: counts would lose their names, sealed events their
 /// keys, erased users their erasure.
-fn refuse_incomplete(dir: &Path) -> Result<(), Failure> {
-    match PARTS.iter().map(|part| dir.join(part)).find(|part| !part.exists()) {
-        None => Ok(()),
-        Some(part) => Err(Failure::refused(format!(
-            "{} is missing; restore the whole folder from a backup",
-            part.display()
-        ))),
-    }
+fn refuse_incomplete(files: &[PathBuf], settings: &Settings) -> Result<(), Failure> {
+    let Some(missing) = files.iter().find(|file| !file.exists()) else { return Ok(()) };
+    let missing = missing.display();
+    Err(Failure::refused(if settings.counts.is_shared() {
+        format!(
+            "{missing} is missing; copy it from the process that was started first, or say where \
+             it is with privacy.master_key"
+        )
+    } else {
+        format!("{missing} is missing; restore the whole folder from a backup")
+    }))
 }
 
 fn fixed(
@@ -223,6 +312,15 @@ fn fixed(
         .map_err(|_not_whole| damaged())?;
     let fixed = &settings.fixed;
     agree(dir, "pipeline.shards", fixed.shards, shards, |shards| shards.count().to_string())?;
+    if descriptor.log != settings.log.place.identity() {
+        return Err(Failure::refused(format!(
+            "log.url is fixed when a deployment is made: {} counts the log {}, the configuration \
+             says {}",
+            dir.display(),
+            descriptor.log,
+            settings.log.place.identity()
+        )));
+    }
     agree(dir, "log.partitions", fixed.partitions, descriptor.partitions, ToString::to_string)?;
     settings.check_retention(&dedup).map_err(|error| Failure::new(Exit::Refused, error))?;
     agree(dir, "dedup.window and dedup.bucket", fixed.dedup, dedup, |rule| {

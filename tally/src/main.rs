@@ -13,6 +13,7 @@ mod cli;
 mod clock;
 mod config;
 mod count;
+mod counting;
 mod dedup;
 mod demo;
 mod deployment;
@@ -24,6 +25,7 @@ mod logging;
 mod node;
 mod output;
 mod process;
+mod roles;
 mod rollup;
 mod savepoint;
 mod serve;
@@ -41,6 +43,7 @@ use clap::Parser;
 use crate::cli::{Cli, Command, ConfigArgs, ConfigCommand};
 use crate::config::Settings;
 use crate::failure::{Exit, Failure};
+use crate::roles::Role;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -57,8 +60,10 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<(), Failure> {
     match &cli.command {
-        Command::Up(args) => node::up(args),
+        Command::Up(args) => roles::up(args),
+        Command::Collector(args) => roles::service(Role::Collector, args),
         Command::Worker(args) => count::worker(args),
+        Command::Query(args) => roles::service(Role::Query, args),
         Command::Import(args) => import::import(args),
         Command::Dedup(args) => dedup::dedup(args),
         Command::Top(args) => ask::top(args),

@@ -1,4 +1,4 @@
-//! `tally up`: every role in one process.
+//! A process that serves one role or all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,31 +7,30 @@ use std::time::Duration;
 
 use anyhow::Context;
 use prometheus_client::registry::Registry as Metrics;
-use serde_json::json;
 use tally_collector::Collector;
 use tally_collector::background::poll_ledger_every;
-use tally_dataflow::{
-    CountError, CountOptions, CountParts, CountProgress, CountReport, Mode, Savepoints, StopSignal,
-};
+use tally_dataflow::Savepoints;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::admin::{self, Admin, NodeMetrics};
 use crate::admin_api;
-use crate::cli::UpArgs;
+use crate::cli::DemoArgs;
 use crate::clock::SystemClock;
 use crate::config::Settings;
 use crate::count;
+use crate::counting::Counting;
 use crate::demo::Demo;
-use crate::deployment::{Deployment, Missing, write_whole};
+use crate::deployment::{Deployment, Missing};
 use crate::failure::{Exit, Failure};
-use crate::output;
+use crate::roles::{Plan, Role};
 use crate::rollup::RollupThread;
 use crate::savepoint::{self, SavepointsApi};
 use crate::serve::{self, ServeLimits};
 use crate::services;
-use crate::target::load_settings;
+
+mod announce;
 
 /// How long open requests may go on after SIGTERM; supervisors kill after 30 s.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(20);
@@ -39,54 +38,30 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(20);
 /// How long a client may take nothing of its answer.
 const WRITE_DEADLINE: Duration = Duration::from_secs(15);
 
-/// `tally up`.
-pub(crate) fn up(args: &UpArgs) -> Result<(), Failure> {
-    let settings = settings(args)?;
-    crate::logging::start();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    let outcome = runtime.block_on(Node::run(args, settings));
-    // A blocked store call must not keep the process from ending.
-    runtime.shutdown_timeout(Duration::from_secs(5));
-    outcome
-}
-
-fn settings(args: &UpArgs) -> Result<Settings, Failure> {
-    load_settings(args.config.config.as_deref(), |layers| {
-        if let Some(workers) = args.workers {
-            layers.add_flag("--workers", "pipeline.workers", i64::from(workers))?;
-        }
-        // A newcomer should not wait for three minutes; who sets a delay keeps it.
-        if args.demo && !layers.is_set("pipeline.watermark_delay") {
-            layers.add_flag("--demo", "pipeline.watermark_delay", "5s")?;
-        }
-        Ok(())
-    })
-}
-
 /// Where the node listens.
 struct Urls {
-    services: String,
+    /// `None` for a role without an HTTP service.
+    services: Option<String>,
     admin: String,
 }
 
 /// A node that has everything open and running.
-struct Node {
+pub(crate) struct Node {
     deployment: Arc<Deployment>,
-    collector: Arc<Collector>,
-    stop_counting: Arc<StopSignal>,
-    counting: JoinHandle<Result<CountReport, CountError>>,
+    collector: Option<Arc<Collector>>,
+    counting: Option<Counting>,
+    /// Never heard of where nothing is counted.
     counting_ended: oneshot::Receiver<()>,
-    rollup: RollupThread,
+    rollup: Option<RollupThread>,
     /// Somebody asked over HTTP to stop.
     stop_asked: Arc<Notify>,
-    services: Serving,
+    services: Option<Serving>,
     /// Goes down last: while the node drains, it says so there.
     admin: Serving,
     draining: Arc<AtomicBool>,
     demo: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
+    /// Keeps `counting_ended` silent where nothing is counted.
+    _nothing_ends: Option<oneshot::Sender<()>>,
 }
 
 /// A listening service and the way to end it.
@@ -116,9 +91,13 @@ enum End {
 }
 
 impl Node {
-    async fn run(args: &UpArgs, settings: Settings) -> Result<(), Failure> {
+    /// Runs until a signal, a request to stop, or the end of counting.
+    ///
+    /// # Errors
+    /// Why it could not start, or did not end well.
+    pub(crate) async fn run(plan: Plan<'_>, settings: &Settings) -> Result<(), Failure> {
         // A program that waits for the file must not read that of an earlier start.
-        if let Some(path) = &args.ready_file
+        if let Some(path) = &plan.process.ready_file
             && path.exists()
         {
             std::fs::remove_file(path)
@@ -126,14 +105,20 @@ impl Node {
         }
         // Until the handlers are there, a signal ends the process at once, which is safe: opening
         // a folder heals whatever a cut start left.
-        let (mut node, urls) = Self::start(args, &settings).await?;
+        let (mut node, urls) = Self::start(&plan, settings).await?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        if let Err(failure) = node.announce(args, &settings, &urls) {
+        let begun = tokio::select! {
+            () = node.has_begun() => true,
+            _ = terminate.recv() => false,
+            _ = interrupt.recv() => false,
+        };
+        if begun && let Err(failure) = node.announce(&plan, settings, &urls) {
             node.stop(End::Signal).await?;
             return Err(failure);
         }
         let end = tokio::select! {
+            () = std::future::ready(()), if !begun => End::Signal,
             _ = terminate.recv() => End::Signal,
             _ = interrupt.recv() => End::Signal,
             () = node.stop_asked.notified() => End::Signal,
@@ -147,147 +132,118 @@ impl Node {
         }
     }
 
-    async fn start(args: &UpArgs, settings: &Settings) -> Result<(Self, Urls), Failure> {
-        let listener = serve::bind(&args.listen, "--listen").await?;
-        let admin_listener = serve::bind(&args.admin, "--admin").await?;
-        let urls = Urls {
-            services: format!("http://{}", serve::local(&listener)?),
-            admin: format!("http://{}", serve::local(&admin_listener)?),
+    async fn start(plan: &Plan<'_>, settings: &Settings) -> Result<(Self, Urls), Failure> {
+        let listener = match plan.listen {
+            Some(listen) => Some(serve::bind(listen, "--listen").await?),
+            None => None,
         };
-        let clock = Arc::new(SystemClock::new());
-        let deployment =
-            Arc::new(Deployment::open(&args.data_dir, Missing::Create, settings, clock)?);
-        deployment.set_origin()?;
+        let admin_listener = serve::bind(&plan.process.admin, "--admin").await?;
+        let url = |listener| -> Result<String, Failure> {
+            Ok(format!("http://{}", serve::local(listener)?))
+        };
+        let urls = Urls {
+            services: listener.as_ref().map(url).transpose()?,
+            admin: url(&admin_listener)?,
+        };
+        let deployment = Arc::new(open(plan, settings)?);
         let mut metrics = Metrics::with_prefix("tally");
-        let collector = services::collector(&deployment, settings, &mut metrics)?;
+        let collector = if plan.role.collects() {
+            Some(services::collector(&deployment, settings, &mut metrics)?)
+        } else {
+            None
+        };
         let stop_asked = Arc::new(Notify::new());
         let savepoints = Arc::new(Savepoints::default());
-        let router = services::query_router(&deployment, settings, &mut metrics)
-            .merge(tally_collector::router(Arc::clone(&collector)))
+        let router = router(plan.role, &deployment, settings, collector.as_ref(), &mut metrics)
             .merge(savepoint::router(SavepointsApi {
                 tokens: Arc::clone(&deployment.tokens),
                 savepoints: Arc::clone(&savepoints),
                 stop: Arc::clone(&stop_asked),
             }))
             .fallback(admin_api::not_found);
-
-        let progress = Arc::new(CountProgress::default());
-        let stop_counting = Arc::new(StopSignal::default());
-        let start = args.start.start()?;
-        let mut parts = count::parts(
-            &deployment,
-            settings,
-            &start,
-            Arc::clone(&progress),
-            Arc::clone(&stop_counting),
-        )?;
-        parts.savepoints = savepoints;
-        let options = count::options(&deployment, settings, Mode::Continuous, &start);
-        let (counting, counting_ended, running) = start_counting(parts, options)?;
-
+        let (counting, counting_ended, nothing_ends) = if plan.role.counts() {
+            let (counting, ended) = count::start(&deployment, settings, &plan.start, &savepoints)?;
+            let report = NodeMetrics::new(Arc::clone(&counting.progress), deployment.event_log()?);
+            metrics.register_collector(Box::new(report));
+            (Some(counting), ended, None)
+        } else {
+            let (nothing_ends, ended) = oneshot::channel();
+            (None, ended, Some(nothing_ends))
+        };
         let draining = Arc::new(AtomicBool::new(false));
-        let report = NodeMetrics::new(Arc::clone(&progress), Arc::clone(&deployment.log));
-        metrics.register_collector(Box::new(report));
-        let rollup = RollupThread::start(&deployment, settings, &mut metrics)?;
+        let rollup = if plan.role.counts() {
+            Some(RollupThread::start(&deployment, settings, &mut metrics)?)
+        } else {
+            None
+        };
         let admin = admin::router(Admin {
             metrics,
-            progress,
-            counting: running,
+            counting: counting.as_ref().map(Counting::watched),
             draining: Arc::clone(&draining),
-            collector: Arc::clone(&collector),
+            collector: collector.clone(),
         });
-
         let limits = limits(settings);
         tokio::spawn(services::refresh(Arc::clone(&deployment)));
-        let poll = poll_ledger_every(Arc::clone(&collector), services::REFRESH_EVERY);
-        tokio::spawn(poll);
+        if let Some(collector) = &collector {
+            tokio::spawn(poll_ledger_every(Arc::clone(collector), services::REFRESH_EVERY));
+        }
+        let demo = plan.demo.zip(urls.services.as_deref());
         let node = Self {
-            services: Serving::start(listener, router, limits),
+            services: listener.map(|listener| Serving::start(listener, router, limits)),
             admin: Serving::start(admin_listener, admin, limits),
-            demo: args.demo.then(|| start_demo(args, &deployment, &urls.services)),
+            demo: demo.map(|(demo, url)| start_demo(demo, &deployment, url)),
             deployment,
             collector,
-            stop_counting,
             counting,
             counting_ended,
             rollup,
             stop_asked,
             draining,
+            _nothing_ends: nothing_ends,
         };
         Ok((node, urls))
     }
 
-    /// Tells people and programs that the node is ready, and how to talk to it.
-    fn announce(&self, args: &UpArgs, settings: &Settings, urls: &Urls) -> Result<(), Failure> {
-        let Urls { services: url, admin } = urls;
-        let keys = self.deployment.valid_bootstrap_keys();
-        // Who started this binary by its path has no `tally` to call.
-        let program = std::env::args().next().unwrap_or_else(|| "tally".to_owned());
-        if let Some(path) = &args.ready_file {
-            let ready = json!({
-                "url": url,
-                "admin": admin,
-                "writeKey": keys.write_key,
-                "readToken": keys.read_token,
-                "adminToken": keys.admin_token,
-            });
-            write_whole(path, &serde_json::to_vec(&ready)?, 0o600)?;
+    /// Waits until it is decided from where counting goes on, or that it does not.
+    async fn has_begun(&self) {
+        let Some(counting) = &self.counting else { return };
+        let mut timer = tokio::time::interval(Duration::from_millis(5));
+        while !counting.has_begun() {
+            timer.tick().await;
         }
-        let wait_s = 60 + settings.pipeline.timing.watermark_delay_ms / 1_000;
-        let demo = if args.demo {
-            format!(
-                "The demo sends {} events/s. The first top-K appears here in {wait_s} to {} s.",
-                args.demo_rate,
-                wait_s + 60
-            )
-        } else {
-            format!("A minute's counts are readable {wait_s} s after it began.")
-        };
-        output::line(format!(
-            "Tally is up.\n\
-             \n  data folder   {}\n  collector     {url}/v1/events\n  query API     {url}/v1/stats/top\n  \
-             metrics       {admin}/metrics\n  write key     {}\n  read token    {}\n\
-             \nSend an event:\n\n  curl -sS {url}/v1/events -H 'Authorization: Bearer {}' \\\n    \
-             -H 'Content-Type: application/json' -d '{{\"events\":[{{\"eventId\":\"'$(cat \
-             /proc/sys/kernel/random/uuid)'\",\n    \
-             \"eventType\":\"page_view\",\"userId\":\"u1\",\"eventTime\":\"'$(date -u \
-             +%Y-%m-%dT%H:%M:%SZ)'\",\"properties\":{{}}}}]}}'\n\
-             \nAsk for the last hour:\n\n  {program} top --last 1h --url {url} --token {}\n\
-             \n{demo} Ctrl-C stops the node; nothing is lost.\n",
-            self.deployment.dir.display(),
-            keys.write_key,
-            keys.read_token,
-            keys.write_key,
-            keys.read_token,
-        ))
     }
 
     /// Drains: no new requests, open ones end, then the pipeline stops and the log is closed.
     async fn stop(self, end: End) -> Result<(), Failure> {
         tracing::info!("stopping");
         self.draining.store(true, Ordering::Relaxed);
-        self.collector.drain();
+        if let Some(collector) = &self.collector {
+            collector.drain();
+        }
         if let Some((stop, demo)) = self.demo {
             stop.store(true, Ordering::Relaxed);
             demo.thread().unpark();
         }
-        let drained = self.services.end().await;
-        self.stop_counting.stop();
-        let (counting, rollup) = (self.counting, self.rollup);
-        let report = tokio::task::spawn_blocking(move || {
-            rollup.stop();
-            counting.join()
-        })
-        .await;
-        self.admin.end().await;
-        let report = match report {
-            Ok(Ok(Ok(report))) => report,
-            Ok(Ok(Err(error))) => return Err(count::failure(error)),
-            Ok(Err(_)) | Err(_) => {
-                return Err(Failure::message(Exit::Failed, "the counting pipeline panicked"));
-            }
+        let drained = match self.services {
+            Some(services) => services.end().await,
+            None => true,
         };
-        tracing::info!(report = %count::describe(&report), "stopped");
+        if let Some(rollup) = self.rollup {
+            let stopped = tokio::task::spawn_blocking(move || rollup.stop()).await;
+            stopped.map_err(|error| Failure::new(Exit::Failed, error))?;
+        }
+        let counted = match self.counting {
+            Some(counting) => {
+                counting.stop();
+                let joined = tokio::task::spawn_blocking(move || counting.join()).await;
+                joined.map_err(|error| Failure::new(Exit::Failed, error)).and_then(|report| report)
+            }
+            None => Ok(None),
+        };
+        self.admin.end().await;
+        if let Some(report) = counted? {
+            tracing::info!(report = %count::describe(&report), "stopped");
+        }
         match end {
             End::Signal if drained => Ok(()),
             End::Signal => {
@@ -300,21 +256,34 @@ impl Node {
     }
 }
 
-type Counting =
-    (JoinHandle<Result<CountReport, CountError>>, oneshot::Receiver<()>, Arc<AtomicBool>);
+/// Opens the deployment as the role needs it.
+fn open(plan: &Plan<'_>, settings: &Settings) -> Result<Deployment, Failure> {
+    let (dir, clock) = (&plan.process.data_dir, Arc::new(SystemClock::new()));
+    if !plan.role.counts() {
+        return Deployment::open_beside_others(dir, settings, clock);
+    }
+    let deployment = Deployment::open(dir, Missing::Create, settings, clock)?;
+    deployment.set_origin()?;
+    Ok(deployment)
+}
 
-fn start_counting(parts: CountParts, options: CountOptions) -> Result<Counting, Failure> {
-    let running = Arc::new(AtomicBool::new(true));
-    let (ended, counting_ended) = oneshot::channel();
-    let flag = Arc::clone(&running);
-    let counting = std::thread::Builder::new().name("counting".to_owned()).spawn(move || {
-        let outcome = tally_dataflow::run(parts, options);
-        flag.store(false, Ordering::Relaxed);
-        // Nobody waits for this once the node is stopping.
-        let _nobody_waits = ended.send(());
-        outcome
-    })?;
-    Ok((counting, counting_ended, running))
+/// The HTTP routes of a role, without those of savepoints.
+fn router(
+    role: Role,
+    deployment: &Deployment,
+    settings: &Settings,
+    collector: Option<&Arc<Collector>>,
+    metrics: &mut Metrics,
+) -> axum::Router {
+    let router = if role.answers() {
+        services::query_router(deployment, settings, metrics)
+    } else {
+        axum::Router::new()
+    };
+    match collector {
+        Some(collector) => router.merge(tally_collector::router(Arc::clone(collector))),
+        None => router,
+    }
 }
 
 fn limits(settings: &Settings) -> ServeLimits {
@@ -330,7 +299,7 @@ fn limits(settings: &Settings) -> ServeLimits {
 }
 
 fn start_demo(
-    args: &UpArgs,
+    args: DemoArgs,
     deployment: &Deployment,
     url: &str,
 ) -> (Arc<AtomicBool>, JoinHandle<()>) {

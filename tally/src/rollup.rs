@@ -71,7 +71,11 @@ pub(crate) fn rollup(args: &RollupArgs) -> Result<(), Failure> {
     let settings = load_settings(args.config.config.as_deref(), |_| Ok(()))?;
     crate::logging::start();
     let clock = Arc::new(SystemClock::new());
-    let deployment = Deployment::open(&args.data_dir, Missing::Refuse, &settings, clock)?;
+    let deployment = if settings.counts.is_shared() && settings.log.place.is_shared() {
+        Deployment::open_beside_others(&args.data_dir, &settings, clock)?
+    } else {
+        Deployment::open(&args.data_dir, Missing::Refuse, &settings, clock)?
+    };
     let rollup = rollup_of(&deployment, &settings)?;
     let sweep = args.range.map_or(Sweep::All, |(start_ms, end_ms)| Sweep::Within(start_ms..end_ms));
     if args.dry_run {

@@ -10,7 +10,6 @@ use tally_collector::ingest::Preparer;
 use tally_collector::limits::{Capture, ConsentRule};
 use tally_collector::metrics::Metrics;
 use tally_collector::{Collector, CollectorOptions, CollectorParts};
-use tally_eventlog::EventLog;
 use tally_privacy::keys::{KeyStore, KeyStoreOptions};
 use tally_privacy::ledger::ErasureLedger;
 use tally_query_api::{QueryApi, QueryParts, QuerySettings};
@@ -73,7 +72,7 @@ pub(crate) fn preparer(
         secrets: Arc::new(deployment.secrets.clone()),
         mixer: deployment.mixer(),
         shards: deployment.shards,
-        partitions: deployment.log.partitions(),
+        partitions: deployment.partitions,
         limits: collector.limits.clone(),
         options: CollectorOptions {
             key_cache_ttl_ms: settings.privacy.key_cache_ttl_ms,
@@ -94,7 +93,7 @@ pub(crate) fn appender(
     metrics: Arc<Metrics>,
 ) -> Result<Appender, Failure> {
     let run = u64::from_le_bytes(random()?);
-    Ok(Appender::new(deployment.event_log(), run, Arc::clone(&deployment.clock), metrics))
+    Ok(Appender::new(deployment.event_log()?, run, Arc::clone(&deployment.clock), metrics))
 }
 
 /// The collector.

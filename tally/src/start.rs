@@ -23,7 +23,7 @@ pub(crate) struct StartArgs {
 }
 
 /// How the pipeline is to start.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Start {
     pub(crate) origin: Origin,
     pub(crate) accept_hole: bool,

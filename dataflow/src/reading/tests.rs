@@ -1,11 +1,12 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tally_model::bucket::MINUTE_MS;
 
 use super::*;
 use crate::options::CountOptions;
 use crate::shared::Start;
-use crate::testing::{Deployment, T0, event};
+use crate::testing::{Deployment, T0, UnsteadyLog, event};
 
 /// The reading of one worker of a deployment whose run starts now.
 fn reading(tally: &mut Deployment, mode: Mode, worker: usize) -> Reading {
@@ -92,4 +93,29 @@ fn the_partitions_of_all_workers_are_all_partitions() {
         .sum();
     assert_eq!(read, 7);
     assert_eq!(Arc::strong_count(&tally.log), 2, "no reader is left");
+}
+
+#[test]
+fn a_log_out_of_reach_holds_the_watermark_until_it_answers_again() {
+    let mut tally = Deployment::new(1, 1);
+    tally.append(&[event(1, 1, T0, T0 + 5)]);
+    let away = Arc::new(AtomicBool::new(true));
+    let mut parts = tally.parts();
+    parts.log = Arc::new(UnsteadyLog { log: parts.log, away: Arc::clone(&away) });
+    let start = Start { from: vec![0], end: vec![1], first_minute_ms: T0, ..Start::default() };
+    let options = CountOptions { mode: Mode::Continuous, ..tally.options };
+    let mut reading = Reading::open(&Shared::new(parts, options, start), 0).unwrap();
+    assert_eq!(reading.read().unwrap(), 0);
+    assert_eq!(reading.report().unwrap().hold, Hold::Unknown);
+
+    away.store(false, Ordering::SeqCst);
+    assert_eq!(reading.read().unwrap(), 1);
+    let read_ms = tally.clock.now_ms();
+    assert_eq!(reading.report().unwrap().hold, Hold::At(read_ms), "read to its end");
+
+    away.store(true, Ordering::SeqCst);
+    tally.clock.advance(MINUTE_MS);
+    assert_eq!(reading.report().unwrap().hold, Hold::At(read_ms), "nobody knows of later records");
+    away.store(false, Ordering::SeqCst);
+    assert_eq!(reading.report().unwrap().hold, Hold::At(read_ms + MINUTE_MS));
 }

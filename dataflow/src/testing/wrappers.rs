@@ -132,6 +132,47 @@ impl LogReader for MeasuredReader {
     }
 }
 
+/// A log that can be out of reach.
+#[derive(Debug)]
+pub(crate) struct UnsteadyLog {
+    pub(crate) log: Arc<dyn EventLog>,
+    pub(crate) away: Arc<AtomicBool>,
+}
+
+impl UnsteadyLog {
+    fn check(&self, action: &'static str) -> Result<(), LogError> {
+        if self.away.load(Ordering::SeqCst) {
+            return Err(LogError::Unavailable { action, reason: "away".to_owned() });
+        }
+        Ok(())
+    }
+}
+
+impl EventLog for UnsteadyLog {
+    fn partitions(&self) -> Partition {
+        self.log.partitions()
+    }
+
+    fn append(&self, records: Vec<NewRecord>, done: AppendDone) -> Result<(), AppendError> {
+        self.log.append(records, done)
+    }
+
+    fn end_offsets(&self) -> Result<Vec<Offset>, LogError> {
+        self.check("ask for the end offsets")?;
+        self.log.end_offsets()
+    }
+
+    fn low_offsets(&self) -> Result<Vec<Offset>, LogError> {
+        self.check("ask for the low offsets")?;
+        self.log.low_offsets()
+    }
+
+    fn reader(&self, from: &[(Partition, Offset)]) -> Result<Box<dyn LogReader>, LogError> {
+        self.check("make a reader")?;
+        self.log.reader(from)
+    }
+}
+
 /// A store of marks and dirty hours that can go away.
 #[derive(Debug)]
 pub(crate) struct UnsteadyMeta {

@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tally_dataflow::{CountProgress, FRESHNESS_BOUNDS_MS};
-use tally_eventlog::segment::SegmentLog;
+use tally_eventlog::EventLog;
 use tally_model::reasons::InvalidReason;
 
 use crate::process;
@@ -19,11 +19,11 @@ use crate::process;
 #[derive(Debug)]
 pub(crate) struct NodeMetrics {
     progress: Arc<CountProgress>,
-    log: Arc<SegmentLog>,
+    log: Arc<dyn EventLog>,
 }
 
 impl NodeMetrics {
-    pub(crate) fn new(progress: Arc<CountProgress>, log: Arc<SegmentLog>) -> Self {
+    pub(crate) fn new(progress: Arc<CountProgress>, log: Arc<dyn EventLog>) -> Self {
         Self { progress, log }
     }
 
@@ -171,10 +171,12 @@ impl NodeMetrics {
         counter(encoder, "log_commits", "Commits of the log", get(&stats.commits))?;
         counter(encoder, "log_records", "Records appended", get(&stats.records))?;
         counter(encoder, "log_bytes", "Bytes appended", get(&stats.bytes))?;
+        let errors = get(&stats.read_errors);
+        counter(encoder, "log_read_errors", "Reads that failed for a while", errors)?;
         let removed = get(&stats.segments_removed);
         counter(encoder, "log_segments_removed", "Segments that retention deleted", removed)?;
         gauge(encoder, "log_queued_bytes", "Bytes that wait", get(&stats.queued_bytes))?;
-        let help = "Time spent in fdatasync";
+        let help = "Time until appends were durable";
         let sync_seconds = nanoseconds(get(&stats.sync_ns_total));
         let metric = ConstCounter::new(sync_seconds);
         metric.encode(encoder.encode_descriptor(

@@ -25,7 +25,7 @@ pub(super) fn run(args: &BenchCountArgs) -> Result<(), Failure> {
     let deployment = Deployment::open(folder.path(), Missing::Create, &settings, clock)?;
     output::note(format!("writing {} records into {}", args.synth.events, folder.path().display()));
     let mut rows = vec![measure("generate", || generate::fill(&deployment, &args.synth, |_| {}))?];
-    rows.push(measure("raw", || raw(deployment.log.as_ref(), usize::from(args.workers)))?);
+    rows.push(measure("raw", || raw(deployment.event_log()?.as_ref(), usize::from(args.workers)))?);
     for (name, stages, checkpoints) in [
         ("decode", Stages::Decode, false),
         ("dedup", Stages::Dedup, false),

@@ -59,11 +59,9 @@ pub(super) fn fill(
     }
     let end_ms =
         Granularity::Minute.floor(deployment.clock.now_ms()) - Timing::DEFAULT.retire_after_ms();
-    let target = SynthLog {
-        log: deployment.log.as_ref(),
-        mixer: &deployment.mixer(),
-        shards: deployment.shards,
-    };
+    let log = deployment.event_log()?;
+    let target =
+        SynthLog { log: log.as_ref(), mixer: &deployment.mixer(), shards: deployment.shards };
     let bar = bar(args.events, "writing");
     let mut first_ms = i64::MAX;
     let written = target.write(args, end_ms, |event| {

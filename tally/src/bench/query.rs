@@ -122,8 +122,7 @@ impl Asked<'_> {
         runtime: &tokio::runtime::Runtime,
     ) -> Result<Row, Failure> {
         let service = self.service(rows);
-        let paths: Arc<[String]> =
-            ranges(self.shape, self.args.ranges, self.args.seed).into();
+        let paths: Arc<[String]> = ranges(self.shape, self.args.ranges, self.args.seed).into();
         let next = Arc::new(AtomicUsize::new(0));
         let mut answers = Vec::new();
         let mut row = measure(name, || {

@@ -178,13 +178,6 @@ impl Layers {
         }
     }
 
-    pub(crate) fn only(&self, key: &str, allowed: &[&str]) -> Result<(), SettingError> {
-        if allowed.contains(&self.text(key)?) {
-            return Ok(());
-        }
-        Err(self.refuse(key, allowed.join(", ")))
-    }
-
     pub(crate) fn boolean(&self, key: &str) -> Result<bool, SettingError> {
         match self.values.get(key) {
             Some((Value::Boolean(value), _)) => Ok(*value),

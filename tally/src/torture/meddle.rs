@@ -7,7 +7,7 @@ use prost::Message;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
-use tally_eventlog::{EventLog, NewRecord, Partition};
+use tally_eventlog::{NewRecord, Partition};
 use tally_model::ids::EventId;
 use tally_model::record::{
     Decoded, KIND_CONTROL, KIND_EVENT, RECORD_VERSION, Record, RecordHead, finish_encoded,
@@ -31,14 +31,14 @@ pub(super) fn meddle(
 ) -> Result<(), Failure> {
     let mut records = copies(deployment, rng, now_ms)?;
     records.extend(disordered(deployment, rng, now_ms));
-    let partitions = deployment.log.partitions();
+    let partitions = deployment.partitions;
     records.extend(no_events(rng).into_iter().map(|payload| NewRecord {
         partition: rng.random_range(0..partitions),
         key: rng.random(),
         payload,
     }));
     records.shuffle(rng);
-    synth::append(deployment.log.as_ref(), records)
+    synth::append(deployment.event_log()?.as_ref(), records)
 }
 
 /// Exact copies of recent records in partitions that are not theirs.
@@ -53,7 +53,7 @@ fn copies(
 ) -> Result<Vec<NewRecord>, Failure> {
     let mut times: HashMap<EventId, u32> = HashMap::new();
     let mut recent: Vec<(Partition, EventId, Vec<u8>)> = Vec::new();
-    each_record(deployment.log.as_ref(), |record| {
+    each_record(deployment.event_log()?.as_ref(), |record| {
         let Ok(Decoded::Event(head)) = RecordHead::decode(record.payload) else { return };
         *times.entry(head.id).or_default() += 1;
         if head.received_at_ms >= now_ms - deployment.dedup.window_ms() {
@@ -63,7 +63,7 @@ fn copies(
     recent.retain(|(_, id, _)| times.get(id) == Some(&1));
     recent.shuffle(rng);
     recent.truncate(COPIES);
-    let partitions = deployment.log.partitions();
+    let partitions = deployment.partitions;
     Ok(recent
         .into_iter()
         .map(|(home, id, payload)| NewRecord {
@@ -78,7 +78,7 @@ fn copies(
 fn disordered(deployment: &Deployment, rng: &mut StdRng, now_ms: i64) -> Vec<NewRecord> {
     let (mixer, run) = (deployment.mixer(), rng.random());
     let mut sequences: BTreeMap<Partition, u64> = BTreeMap::new();
-    let partitions = deployment.log.partitions();
+    let partitions = deployment.partitions;
     let mut record = || {
         let id = EventId(uuid::Builder::from_random_bytes(rng.random()).into_uuid().into_bytes());
         let partition = mixer.mix(id).shard(deployment.shards).partition(partitions);

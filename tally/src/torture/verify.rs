@@ -87,7 +87,7 @@ pub(super) fn verify(
     report: &Value,
     acknowledged: &HashSet<EventId>,
 ) -> Result<(LogFacts, Vec<String>), Failure> {
-    let facts = LogFacts::read(deployment.log.as_ref(), deployment.dedup, timing)?;
+    let facts = LogFacts::read(deployment.event_log()?.as_ref(), deployment.dedup, timing)?;
     let mut differences = Vec::new();
     let lost = acknowledged.difference(&facts.ids).count();
     if lost > 0 {
