@@ -61,7 +61,7 @@ struct ReadPartition {
     run_end: Offset,
     /// The next offset to read.
     position: Offset,
-    /// Where it ended when that was last asked for.
+    /// Where it ended when that was last asked for; `Offset::MAX` = not known.
     asked_end: Offset,
     watermark: PartitionWatermark,
 }
@@ -70,6 +70,11 @@ impl ReadPartition {
     /// Where to go on.
     const fn next(&self) -> (Partition, Offset) {
         (self.number, self.position)
+    }
+
+    /// Whether its end is to be asked for: it was read to the end that is known, or none is.
+    const fn is_to_ask(&self) -> bool {
+        self.asked_end == Offset::MAX || self.position >= self.asked_end
     }
 }
 
@@ -271,14 +276,12 @@ impl Reading {
         }
     }
 
-    /// Asks where the partitions end now, unless none has reached the end that is known: a
+    /// Asks where the partitions end now, unless all ends are known and none is reached: a
     /// watermark follows the stamps until then. A bounded run follows the stamps alone.
     /// While the log does not answer, what is known stays, and W stands.
     fn ask_ends(&mut self) -> Result<(), LogError> {
         let mut partitions = self.decoder.partitions.iter();
-        if self.mode == Mode::Bounded
-            || !partitions.any(|partition| partition.position >= partition.asked_end)
-        {
+        if self.mode == Mode::Bounded || !partitions.any(ReadPartition::is_to_ask) {
             return Ok(());
         }
         // The time first: everything appended before it lies before the ends.
