@@ -171,11 +171,9 @@ impl Node {
             (None, ended, Some(nothing_ends))
         };
         let draining = Arc::new(AtomicBool::new(false));
-        let rollup = if plan.role.counts() {
-            Some(RollupThread::start(&deployment, settings, &mut metrics)?)
-        } else {
-            None
-        };
+        let folds = plan.role.counts();
+        let rollup = folds.then(|| RollupThread::start(&deployment, settings, &mut metrics));
+        let rollup = rollup.transpose()?;
         let admin = admin::router(Admin {
             metrics,
             counting: counting.as_ref().map(Counting::watched),
