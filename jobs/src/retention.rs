@@ -5,15 +5,18 @@
 //! anything may have written into it, so that a writer with a slow clock, or one that was held up
 //! in the middle of its work, never writes into what is gone.
 //!
+//! Nothing is deleted that the rollup has yet to fold: such a period stays, and so do those after
+//! it, until the rollup has been there.
+//!
 //! How far was deleted is noted, so that each period is deleted once.
 //!
 //! Invariant U-2 of ARCHITECTURE.md.
 
 use std::sync::Arc;
 
-use tally_model::bucket::{DAY_MS, Granularity, Period};
+use tally_model::bucket::{Bucket, DAY_MS, Granularity, Period};
 use tally_model::clock::Clock;
-use tally_sinks::counts::CountsStore;
+use tally_sinks::counts::{CountsStore, SmallRow};
 use tally_sinks::error::StoreError;
 use tally_sinks::marks;
 use tally_sinks::meta::{Change, MetaStore, Table, update};
@@ -47,6 +50,8 @@ pub struct Deleted {
     pub periods: u64,
     /// Rows that went with them.
     pub rows: u64,
+    /// A period that is past its time and stays, because the rollup has yet to fold it.
+    pub held: Option<Period>,
 }
 
 impl Retention {
@@ -66,6 +71,10 @@ impl Retention {
             let mut period = Period::containing(granularity, from_ms);
             let first = period;
             while deletable(period, days, self.clock.now_ms()) && go_on() {
+                if !self.is_folded(period, origin_ms)? {
+                    deleted.held = deleted.held.or(Some(period));
+                    break;
+                }
                 deleted.rows += self.counts.delete_period(period)?;
                 deleted.periods += 1;
                 period = period.next();
@@ -76,6 +85,29 @@ impl Retention {
             }
         }
         Ok(deleted)
+    }
+
+    /// Whether the rollup has nothing more to do with a period: each coarser bucket has a row, or
+    /// lacks a child and so will never have one.
+    fn is_folded(&self, period: Period, origin_ms: i64) -> Result<bool, JobError> {
+        let (from_ms, to_ms) = (period.start_ms(), period.end_ms());
+        let coarser = match period.granularity() {
+            Granularity::Minute => Granularity::Hour,
+            Granularity::Hour | Granularity::Day => Granularity::Day,
+        };
+        let rows = self.counts.small_rows(period, from_ms, to_ms)?;
+        // A day lies in one month, a month in one year.
+        let parents = Period::containing(coarser, from_ms);
+        let parents = self.counts.small_rows(parents, from_ms, to_ms)?;
+        let parent_of = |row: &SmallRow| Bucket::containing(coarser, row.bucket.start_ms());
+        let mut families = rows.chunk_by(|one, next| parent_of(one) == parent_of(next));
+        Ok(families.all(|children| {
+            children.first().map(parent_of).is_none_or(|parent| {
+                let needed = parent.children().filter(|child| child.end_ms() > origin_ms).count();
+                children.len() < needed
+                    || parents.binary_search_by_key(&parent, |row| row.bucket).is_ok()
+            })
+        }))
     }
 }
 

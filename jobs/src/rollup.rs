@@ -36,6 +36,10 @@ pub use self::progress::{RollupFigures, RollupProgress};
 /// How many days back, beside the youngest, [`Sweep::Recent`] looks.
 const RECENT_DAYS: i64 = 2;
 
+/// How many days past the retention of hours there can be hours: a month and the day before its
+/// deletion.
+const LEFT_DAYS: i64 = 33;
+
 /// How often a fold starts over because its row was replaced meanwhile.
 const ATTEMPTS_MAX: u32 = 5;
 
@@ -193,7 +197,9 @@ impl Rollup {
         let bounds = self.bounds()?;
         let (mut from_ms, mut to_ms) = match (bounds.origin_ms, bounds.retired_up_to_ms) {
             (Some(origin_ms), Some(retired_ms)) => {
-                (origin_ms.max(bounds.kept.hours_from_ms), retired_ms)
+                // Hours are deleted by months: older days may still be there, never folded.
+                let oldest_ms = bounds.kept.hours_from_ms.saturating_sub(LEFT_DAYS * DAY_MS);
+                (origin_ms.max(oldest_ms), retired_ms)
             }
             _ => (0, 0),
         };
@@ -267,7 +273,8 @@ impl Rollup {
         // Coarse rows before their children: what is compared is never older than its source.
         let row = slice(day)?.into_iter().next();
         let hours = slice(Bucket::containing(Granularity::Hour, from_ms))?;
-        let minutes = if from_ms >= bounds.kept.minutes_from_ms {
+        // Minutes past their retention matter only where an hour was never folded.
+        let minutes = if from_ms >= bounds.kept.minutes_from_ms || hours.len() < 24 {
             slice(Bucket::minute(from_ms))?
         } else {
             Vec::new()

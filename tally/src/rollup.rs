@@ -14,7 +14,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry as Metrics;
 use serde_json::json;
 use tally_jobs::JobError;
-use tally_jobs::retention::Retention;
+use tally_jobs::retention::{Deleted, Retention};
 use tally_jobs::rollup::{
     Rollup, RollupFigures, RollupOptions, RollupParts, RollupProgress, RollupReport, Sweep,
 };
@@ -224,10 +224,18 @@ fn sweep(rollup: &Rollup, retention: &Retention, whole: bool, go_on: &dyn Fn() -
         return;
     }
     match retention.run(go_on) {
-        Ok(deleted) if deleted.rows > 0 => {
-            tracing::info!(rows = deleted.rows, "rows past their retention were deleted");
+        Ok(Deleted { rows, held, .. }) => {
+            if rows > 0 {
+                tracing::info!(rows, "rows past their retention were deleted");
+            }
+            if let Some(period) = held {
+                tracing::warn!(
+                    granularity = %period.granularity(),
+                    start = format_rfc3339(period.start_ms()),
+                    "rows past their retention stay: the rollup has yet to fold some"
+                );
+            }
         }
-        Ok(_) => {}
         Err(error) => failed("rows past their retention could not be deleted", &error),
     }
 }

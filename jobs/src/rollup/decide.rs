@@ -22,14 +22,27 @@ impl Bounds {
         self.retired_up_to_ms.is_some_and(|retired| bucket.end_ms() <= retired)
     }
 
-    /// Whether the children of a coarse bucket are kept. A row whose children are gone is never
-    /// folded from what is left of them.
+    /// Whether the children of a coarse bucket are kept.
     fn keeps_children(&self, parent: Bucket) -> bool {
         match parent.granularity() {
             Granularity::Minute => false,
             Granularity::Hour => parent.start_ms() >= self.kept.minutes_from_ms,
             Granularity::Day => parent.start_ms() >= self.kept.hours_from_ms,
         }
+    }
+
+    /// Whether rows of the bucket's own tier are kept.
+    fn keeps(&self, bucket: Bucket) -> bool {
+        match bucket.granularity() {
+            Granularity::Minute => bucket.start_ms() >= self.kept.minutes_from_ms,
+            Granularity::Hour => bucket.start_ms() >= self.kept.hours_from_ms,
+            Granularity::Day => true,
+        }
+    }
+
+    /// Whether a bucket that has no row may still get one.
+    fn may_come(&self, child: Bucket) -> bool {
+        child.granularity() == Granularity::Minute || self.keeps_children(child)
     }
 
     /// Whether a bucket without a row lacks it. Before the origin it is zero.
@@ -73,19 +86,21 @@ pub fn standing(
     if !bounds.is_retired(parent) {
         return Standing::Open;
     }
-    if !bounds.keeps_children(parent) || row.is_some_and(|row| row.source != RowSource::Rollup) {
+    if row.is_some_and(|row| row.source != RowSource::Rollup) {
+        return Standing::Kept;
+    }
+    // Children past their retention may be half gone, so no row is folded from them again. What
+    // never was folded still is, as long as every one of them is there.
+    let kept = bounds.keeps_children(parent);
+    if !kept && (row.is_some() || !bounds.keeps(parent)) {
         return Standing::Kept;
     }
     let mut there = children.iter().map(|child| child.bucket).peekable();
     let lacking =
         parent.children().find(|child| there.next_if_eq(child).is_none() && bounds.needs(*child));
     match lacking {
-        // Its own children are past their retention: it will never have a row.
-        Some(child)
-            if parent.granularity() == Granularity::Day && !bounds.keeps_children(child) =>
-        {
-            return Standing::Kept;
-        }
+        // A minute that is past its retention, or an hour whose minutes are: none will ever come.
+        Some(child) if !kept || !bounds.may_come(child) => return Standing::Kept,
         Some(child) => return Standing::Lacking { child },
         None => {}
     }
@@ -153,8 +168,22 @@ mod tests {
         let open = Bounds { retired_up_to_ms: Some(2 * HOUR_MS - 1), ..ALL };
         assert_eq!(of(&open), Standing::Open);
         assert_eq!(of(&Bounds { retired_up_to_ms: None, ..ALL }), Standing::Open);
+    }
+
+    #[test]
+    fn what_was_never_folded_is_folded_from_old_children_if_they_are_all_there() {
+        let minutes = minutes();
         let past = Availability { minutes_from_ms: DAY_MS, hours_from_ms: 0 };
-        assert_eq!(of(&Bounds { kept: past, ..ALL }), Standing::Kept);
+        let bounds = Bounds { kept: past, ..ALL };
+        let of = |row, rows: &[SmallRow], bounds| standing(hour(), row, rows, bounds);
+        let digest = source_digest(&minutes);
+        assert_eq!(of(None, &minutes, &bounds), Standing::Due { digest });
+        assert_eq!(of(None, &minutes[1..], &bounds), Standing::Kept, "one is gone");
+        let stale = small(hour(), RowSource::Rollup, digest - 1);
+        assert_eq!(of(Some(&stale), &minutes, &bounds), Standing::Kept, "never again");
+        let older = Availability { hours_from_ms: DAY_MS, ..past };
+        let bounds = Bounds { kept: older, ..ALL };
+        assert_eq!(of(None, &minutes, &bounds), Standing::Kept, "its own tier is not kept");
     }
 
     #[test]

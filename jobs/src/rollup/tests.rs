@@ -372,3 +372,15 @@ fn b97_each_utc_day_around_a_change_of_clocks_is_folded_once() {
         }
     }
 }
+
+/// A node that was away for longer than its minutes are kept folds them first.
+#[test]
+fn minutes_that_are_past_retention_but_all_there_are_folded_once() {
+    let world = World::new();
+    world.stream_day();
+    world.clock.step_to(at(DAY) + 100 * DAY_MS);
+    assert_eq!(world.run().folded(), 25);
+    assert_eq!(world.vector(day()), sum_of_minutes(0, 1_440));
+    world.restate(minute(7), &[0, 9_999]);
+    assert_eq!(world.run().folded(), 0);
+}
