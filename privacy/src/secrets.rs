@@ -82,7 +82,7 @@ impl DeploymentSecrets {
                 Err(SecretsError::Store(StoreError::Corrupt { what }))
             }
             Err(unknown @ StoreError::Unknown { .. }) => {
-                match meta.get(TABLE, KEY).map_err(SecretsError::Store)? {
+                match meta.get_settled(TABLE, KEY).map_err(SecretsError::Store)? {
                     Some(stored) => Self::from_row(master, &stored),
                     None => Err(SecretsError::Store(unknown)),
                 }

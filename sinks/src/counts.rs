@@ -138,6 +138,15 @@ pub trait CountsStore: Send + Sync + fmt::Debug {
     /// [`StoreError`].
     fn rows(&self, buckets: &[Bucket]) -> Result<Vec<Option<Row>>, StoreError>;
 
+    /// Like [`rows`](Self::rows), and no put of them whose outcome got lost is under way afterwards:
+    /// what is found is what it came to.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn settled_rows(&self, buckets: &[Bucket]) -> Result<Vec<Option<Row>>, StoreError> {
+        self.rows(buckets)
+    }
+
     /// Whether there is no row at all, of any granularity.
     ///
     /// # Errors
@@ -169,6 +178,10 @@ impl<S: CountsStore + ?Sized> CountsStore for Arc<S> {
         (**self).rows(buckets)
     }
 
+    fn settled_rows(&self, buckets: &[Bucket]) -> Result<Vec<Option<Row>>, StoreError> {
+        (**self).settled_rows(buckets)
+    }
+
     fn is_empty(&self) -> Result<bool, StoreError> {
         (**self).is_empty()
     }
@@ -180,7 +193,7 @@ impl<S: CountsStore + ?Sized> CountsStore for Arc<S> {
 
 /// What a put does, judged without the stored vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+pub(crate) enum Verdict {
     /// Its condition holds.
     Store,
     /// Writer and revision are the stored ones: done already if the vectors agree, else refused.
@@ -189,7 +202,7 @@ enum Verdict {
     Refuse(Option<SmallRow>),
 }
 
-fn judge(ours: &SmallRow, condition: PutCondition, stored: Option<SmallRow>) -> Verdict {
+pub(crate) fn judge(ours: &SmallRow, condition: PutCondition, stored: Option<SmallRow>) -> Verdict {
     match stored {
         Some(stored) if stored.writer == ours.writer && stored.revision == ours.revision => {
             Verdict::Compare(stored)
@@ -205,7 +218,7 @@ fn judge(ours: &SmallRow, condition: PutCondition, stored: Option<SmallRow>) -> 
 ///
 /// # Errors
 /// [`StoreError::Unstorable`] for a vector wider than any registry.
-fn small_to_store(row: &Row) -> Result<SmallRow, StoreError> {
+pub(crate) fn small_to_store(row: &Row) -> Result<SmallRow, StoreError> {
     match u16::try_from(row.vector.width()) {
         Ok(width) if width <= TypeId::CAP => Ok(SmallRow { width: width.into(), ..row.small }),
         Ok(_) | Err(_) => {

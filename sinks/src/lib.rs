@@ -7,7 +7,8 @@
 //! - [`meta::MetaStore`]: tables of bytes with compare-and-set.
 //!
 //! On top of [`meta::MetaStore`], written once for every store: [`registry`], [`tokens`],
-//! [`marks`], [`dirty`], [`leases`], [`suppressed`]. The embedded store is [`redb::RedbStore`]: one file with both faces.
+//! [`marks`], [`dirty`], [`leases`], [`suppressed`]. The embedded store is [`redb::RedbStore`]: one
+//! file with both faces. The one on servers is [`cql::CqlStore`]: one keyspace with both.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -24,6 +25,7 @@
 //! ```
 
 pub mod counts;
+pub mod cql;
 pub mod dirty;
 pub mod error;
 pub mod faults;

@@ -43,6 +43,15 @@ pub trait MetaStore: Send + Sync + fmt::Debug {
     /// [`StoreError`].
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError>;
 
+    /// Like [`get`](Self::get), and no write of the key whose outcome got lost is under way
+    /// afterwards: what is found is what it came to.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn get_settled(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.get(table, key)
+    }
+
     /// Values of several keys, in the order given.
     ///
     /// # Errors
@@ -94,6 +103,10 @@ pub trait MetaStore: Send + Sync + fmt::Debug {
 impl<S: MetaStore + ?Sized> MetaStore for Arc<S> {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         (**self).get(table, key)
+    }
+
+    fn get_settled(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        (**self).get_settled(table, key)
     }
 
     fn get_many(&self, table: Table, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {

@@ -85,6 +85,9 @@ pub(crate) enum Command {
     /// Fold minutes into hours and hours into days.
     #[command(after_help = crate::rollup::HELP)]
     Rollup(crate::rollup::RollupArgs),
+    /// The keyspace of counts on ScyllaDB or Cassandra.
+    #[command(subcommand)]
+    Store(crate::store::StoreCommand),
     /// Kill a deployment again and again and compare its counts with a model.
     #[command(after_help = crate::torture::HELP)]
     Torture(crate::torture::TortureArgs),

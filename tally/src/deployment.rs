@@ -45,6 +45,7 @@ use descriptor::{
 };
 use files::{lock, make_folder};
 pub(crate) use files::{random, write_whole};
+pub(crate) use places::cql_failure;
 use places::{LogSite, Stores};
 
 /// The keys made on first start; empty where their file was taken away.

@@ -31,6 +31,7 @@ mod savepoint;
 mod serve;
 mod services;
 mod start;
+mod store;
 mod synth;
 mod target;
 mod torture;
@@ -76,6 +77,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Checkpoints(command) => checkpoints::checkpoints(command),
         Command::Savepoint(args) => savepoint::savepoint(args),
         Command::Rollup(args) => rollup::rollup(args),
+        Command::Store(command) => store::store(command),
         Command::Torture(args) => torture::torture(args),
         Command::Bench(command) => bench::bench(command),
     }

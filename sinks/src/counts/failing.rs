@@ -62,6 +62,10 @@ impl<S: CountsStore> CountsStore for FailingCounts<S> {
         self.reads.read("read rows", || self.inner.rows(buckets))
     }
 
+    fn settled_rows(&self, buckets: &[Bucket]) -> Result<Vec<Option<Row>>, StoreError> {
+        self.reads.read("read rows back", || self.inner.settled_rows(buckets))
+    }
+
     fn is_empty(&self) -> Result<bool, StoreError> {
         self.reads.read("look for a row", || self.inner.is_empty())
     }

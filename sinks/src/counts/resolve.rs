@@ -54,7 +54,7 @@ fn settle(
         unknown.iter().filter_map(|index| puts.get(*index).map(|put| (*index, put))).collect();
     let buckets: Vec<Bucket> = lost.iter().map(|(_, (row, _))| row.small.bucket).collect();
     // A read that fails leaves the outcomes as unknown as they were.
-    let Ok(found) = store.rows(&buckets) else {
+    let Ok(found) = store.settled_rows(&buckets) else {
         return;
     };
     let (mut again_at, mut again) = (Vec::new(), Vec::new());

@@ -43,7 +43,7 @@ pub fn update<T, E: From<StoreError>>(
         match store.put_if(table, key, current.as_deref(), &value) {
             Ok(CasOutcome::Applied) => return Ok(answer),
             Ok(CasOutcome::Refused { current: now }) => current = now,
-            Err(lost @ StoreError::Unknown { .. }) => match store.get(table, key) {
+            Err(lost @ StoreError::Unknown { .. }) => match store.get_settled(table, key) {
                 Ok(now) => current = now,
                 // Not even that can be told: the outcome stays unknown.
                 Err(_unread) => return Err(lost.into()),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use tally_eventlog::kafka::KafkaOptions;
+use tally_sinks::cql::CqlOptions;
 
 use super::{Layers, SettingError};
 
@@ -20,6 +21,8 @@ pub(crate) enum LogPlace {
 pub(crate) enum CountsPlace {
     /// In a folder; `None` = in the data folder.
     Embedded(Option<PathBuf>),
+    /// In a keyspace of ScyllaDB or Cassandra.
+    Cql(Box<CqlOptions>),
 }
 
 impl LogPlace {
@@ -62,15 +65,23 @@ impl CountsPlace {
     pub(crate) const fn is_shared(&self) -> bool {
         match self {
             Self::Embedded(_) => false,
+            Self::Cql(_) => true,
         }
     }
 
     pub(super) fn of(layers: &Layers) -> Result<Self, SettingError> {
         match layers.text("counts.url")? {
             "auto" => Ok(Self::Embedded(None)),
+            url if url.starts_with("cql:") => match CqlOptions::parse(url) {
+                Ok(options) => Ok(Self::Cql(Box::new(options))),
+                Err(error) => Err(layers.refuse("counts.url", error.to_string())),
+            },
             url => match folder(url, "embedded:") {
                 Some(folder) => Ok(Self::Embedded(Some(folder))),
-                None => Err(layers.refuse("counts.url", "auto, embedded:FOLDER".to_owned())),
+                None => Err(layers.refuse(
+                    "counts.url",
+                    "auto, embedded:FOLDER, cql://HOST:PORT/KEYSPACE".to_owned(),
+                )),
             },
         }
     }

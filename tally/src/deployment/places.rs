@@ -10,6 +10,7 @@ use tally_model::bucket::DAY_MS;
 use tally_model::clock::Clock;
 use tally_model::rules::DedupRule;
 use tally_sinks::counts::CountsStore;
+use tally_sinks::cql::{CqlOpenError, CqlStore};
 use tally_sinks::meta::MetaStore;
 use tally_sinks::redb::{OpenError, RedbStore};
 
@@ -29,13 +30,23 @@ impl Stores {
     /// Exit 5 for a store that is damaged, foreign or of another release.
     pub(super) fn open(dir: &Path, place: &CountsPlace) -> Result<Self, Failure> {
         match place {
-            CountsPlace::Embedded(_) => {
-                let store = open_store(&counts_file(dir, place))?;
+            CountsPlace::Embedded(folder) => {
+                let store = open_store(&counts_file(dir, folder.as_deref()))?;
                 Ok(Self {
                     counts: Arc::new(store.counts()),
                     meta: Arc::new(store.meta()),
                     keys: Arc::new(open_store(&dir.join("keys.redb"))?.meta()),
                     ledger: Arc::new(open_store(&dir.join("ledger.redb"))?.meta()),
+                })
+            }
+            CountsPlace::Cql(options) => {
+                let store = CqlStore::open(options).map_err(cql_failure)?;
+                let meta: Arc<dyn MetaStore> = Arc::new(store.meta());
+                Ok(Self {
+                    counts: Arc::new(store.counts()),
+                    keys: Arc::clone(&meta),
+                    ledger: Arc::clone(&meta),
+                    meta,
                 })
             }
         }
@@ -46,9 +57,17 @@ fn open_store(path: &Path) -> Result<RedbStore, Failure> {
     RedbStore::open(path).map_err(|error: OpenError| Failure::new(Exit::Refused, error))
 }
 
-fn counts_file(dir: &Path, place: &CountsPlace) -> PathBuf {
-    let CountsPlace::Embedded(folder) = place;
-    folder.as_deref().unwrap_or(dir).join("counts.redb")
+fn counts_file(dir: &Path, folder: Option<&Path>) -> PathBuf {
+    folder.unwrap_or(dir).join("counts.redb")
+}
+
+/// The failure that a keyspace which cannot be used stands for.
+pub(crate) fn cql_failure(error: CqlOpenError) -> Failure {
+    let exit = match &error {
+        CqlOpenError::Unavailable { .. } => Exit::NotReady,
+        _ => Exit::Refused,
+    };
+    Failure::new(exit, error)
 }
 
 /// What is needed to open the log, now or later.
@@ -123,8 +142,9 @@ pub(super) fn files(dir: &Path, settings: &Settings, master_key: &Path) -> Vec<P
     if let LogPlace::Embedded(log) = &settings.log.place {
         files.push(log.clone().unwrap_or_else(|| dir.join("log")).join("log.format"));
     }
-    let CountsPlace::Embedded(_) = &settings.counts;
-    files.push(counts_file(dir, &settings.counts));
-    files.extend(["keys.redb", "ledger.redb"].map(|file| dir.join(file)));
+    if let CountsPlace::Embedded(folder) = &settings.counts {
+        files.push(counts_file(dir, folder.as_deref()));
+        files.extend(["keys.redb", "ledger.redb"].map(|file| dir.join(file)));
+    }
     files
 }

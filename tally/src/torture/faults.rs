@@ -304,6 +304,11 @@ impl CountsStore for CrashingCounts {
         self.inner.rows(buckets)
     }
 
+    fn settled_rows(&self, buckets: &[Bucket]) -> Result<Vec<Option<Row>>, StoreError> {
+        self.here("read rows back")?;
+        self.inner.settled_rows(buckets)
+    }
+
     fn is_empty(&self) -> Result<bool, StoreError> {
         self.here("look for rows")?;
         self.inner.is_empty()
