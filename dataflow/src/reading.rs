@@ -49,8 +49,8 @@ pub(crate) struct Reading {
     /// `None` if it is to be opened at the partitions' positions.
     reader: Option<Box<dyn LogReader>>,
     decoder: Decoder,
-    /// When the ends in `decoder.partitions` were asked for.
-    asked_at_ms: i64,
+    /// When the ends in `decoder.partitions` were asked for; `None` before the first answer.
+    asked_at_ms: Option<i64>,
 }
 
 /// One partition that is read.
@@ -61,7 +61,7 @@ struct ReadPartition {
     run_end: Offset,
     /// The next offset to read.
     position: Offset,
-    /// Where it ended when that was last asked for; `Offset::MAX` = not known.
+    /// Where it ended when that was last asked for.
     asked_end: Offset,
     watermark: PartitionWatermark,
 }
@@ -70,11 +70,6 @@ impl ReadPartition {
     /// Where to go on.
     const fn next(&self) -> (Partition, Offset) {
         (self.number, self.position)
-    }
-
-    /// Whether its end is to be asked for: it was read to the end that is known, or none is.
-    const fn is_to_ask(&self) -> bool {
-        self.asked_end == Offset::MAX || self.position >= self.asked_end
     }
 }
 
@@ -145,7 +140,7 @@ impl Reading {
                 tally: Totals::default(),
                 skipped_logged: 0,
             },
-            asked_at_ms: 0,
+            asked_at_ms: None,
         };
         reading.ask_ends()?;
         Ok(reading)
@@ -276,12 +271,14 @@ impl Reading {
         }
     }
 
-    /// Asks where the partitions end now, unless all ends are known and none is reached: a
+    /// Asks where the partitions end now, unless none has reached the end that is known: a
     /// watermark follows the stamps until then. A bounded run follows the stamps alone.
     /// While the log does not answer, what is known stays, and W stands.
     fn ask_ends(&mut self) -> Result<(), LogError> {
         let mut partitions = self.decoder.partitions.iter();
-        if self.mode == Mode::Bounded || !partitions.any(ReadPartition::is_to_ask) {
+        let news = self.asked_at_ms.is_none()
+            || partitions.any(|partition| partition.position >= partition.asked_end);
+        if self.mode == Mode::Bounded || self.decoder.partitions.is_empty() || !news {
             return Ok(());
         }
         // The time first: everything appended before it lies before the ends.
@@ -294,7 +291,7 @@ impl Reading {
             }
             Err(error) => return Err(error),
         };
-        self.asked_at_ms = asked_at_ms;
+        self.asked_at_ms = Some(asked_at_ms);
         for partition in &mut self.decoder.partitions {
             let end = usize::try_from(partition.number).ok().and_then(|number| ends.get(number));
             partition.asked_end = end.copied().unwrap_or(Offset::MAX);
@@ -304,12 +301,12 @@ impl Reading {
     }
 
     fn confirm_ends(&mut self) {
-        if self.mode == Mode::Bounded {
+        let Some(asked_at_ms) = self.asked_at_ms else {
             return;
-        }
+        };
         for partition in &mut self.decoder.partitions {
             if partition.position >= partition.asked_end {
-                partition.watermark.read_to_end(self.asked_at_ms);
+                partition.watermark.read_to_end(asked_at_ms);
             }
         }
     }

@@ -274,30 +274,30 @@ async fn rows(call: Call, buckets: Vec<Bucket>) -> Result<Vec<Option<Row>>, Stor
 
 impl Statements {
     async fn prepare(client: &Client) -> Result<Self, StoreError> {
-        const SLICE: &str = "FROM counts WHERE granularity = ? AND period = ? AND kind = ? AND \
+        const SLICE: &str = "FROM ks.counts WHERE granularity = ? AND period = ? AND kind = ? AND \
                              start >= ? AND start < ?";
         const SMALL_COLUMNS: &str = "revision, writer, written_at, source, digest, width";
         let small_slice = format!("SELECT start, {SMALL_COLUMNS} {SLICE}");
         let vector_slice = format!("SELECT start, revision, writer, vector {SLICE}");
         let insert_small = format!(
-            "INSERT INTO counts ({SMALL_COLUMNS}, granularity, period, start, kind) VALUES (?, ?, ?, \
+            "INSERT INTO ks.counts ({SMALL_COLUMNS}, granularity, period, start, kind) VALUES (?, ?, ?, \
              ?, ?, ?, ?, ?, ?, 0) IF NOT EXISTS"
         );
-        let update_small = "UPDATE counts SET revision = ?, writer = ?, written_at = ?, source = ?, digest = ?, width \
+        let update_small = "UPDATE ks.counts SET revision = ?, writer = ?, written_at = ?, source = ?, digest = ?, width \
              = ? WHERE granularity = ? AND period = ? AND start = ? AND kind = 0 IF revision = ? AND \
              writer = ?";
         // Only ever a part of a batch whose condition stands on the small row.
-        let vector = "INSERT INTO counts (revision, writer, vector, granularity, period, start, kind) \
+        let vector = "INSERT INTO ks.counts (revision, writer, vector, granularity, period, start, kind) \
                       VALUES (?, ?, ?, ?, ?, ?, 1)";
         Ok(Self {
             small_slice: client.prepare(&small_slice).await?,
             vector_slice: client.prepare(&vector_slice).await?,
-            any: client.prepare("SELECT start FROM counts LIMIT 1").await?,
+            any: client.prepare("SELECT start FROM ks.counts LIMIT 1").await?,
             insert_small: client.prepare(&insert_small).await?,
             update_small: client.prepare(update_small).await?,
             vector: client.prepare(vector).await?,
             delete_period: client
-                .prepare("DELETE FROM counts WHERE granularity = ? AND period = ?")
+                .prepare("DELETE FROM ks.counts WHERE granularity = ? AND period = ?")
                 .await?,
         })
     }

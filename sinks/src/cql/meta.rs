@@ -381,26 +381,26 @@ fn corrupt(table: Table) -> StoreError {
 impl Statements {
     async fn prepare(client: &Client) -> Result<Self, StoreError> {
         const ROW: &str = "tbl = ? AND bucket = ? AND key = ?";
-        const IN_BUCKET: &str = "SELECT key, value FROM meta_rows WHERE tbl = ? AND bucket = ?";
+        const IN_BUCKET: &str = "SELECT key, value FROM ks.meta_rows WHERE tbl = ? AND bucket = ?";
         Ok(Self {
-            get: client.prepare(&format!("SELECT value FROM meta_rows WHERE {ROW}")).await?,
+            get: client.prepare(&format!("SELECT value FROM ks.meta_rows WHERE {ROW}")).await?,
             scan: client.prepare(&format!("{IN_BUCKET} LIMIT ?")).await?,
             scan_after: client.prepare(&format!("{IN_BUCKET} AND key > ? LIMIT ?")).await?,
-            buckets: client.prepare("SELECT bucket FROM meta_buckets WHERE tbl = ?").await?,
+            buckets: client.prepare("SELECT bucket FROM ks.meta_buckets WHERE tbl = ?").await?,
             add_bucket: client
-                .prepare("INSERT INTO meta_buckets (tbl, bucket) VALUES (?, ?)")
+                .prepare("INSERT INTO ks.meta_buckets (tbl, bucket) VALUES (?, ?)")
                 .await?,
             insert: client
                 .prepare(
-                    "INSERT INTO meta_rows (value, tbl, bucket, key) VALUES (?, ?, ?, ?) IF NOT \
+                    "INSERT INTO ks.meta_rows (value, tbl, bucket, key) VALUES (?, ?, ?, ?) IF NOT \
                      EXISTS",
                 )
                 .await?,
             update: client
-                .prepare(&format!("UPDATE meta_rows SET value = ? WHERE {ROW} IF value = ?"))
+                .prepare(&format!("UPDATE ks.meta_rows SET value = ? WHERE {ROW} IF value = ?"))
                 .await?,
             delete: client
-                .prepare(&format!("DELETE FROM meta_rows WHERE {ROW} IF value = ?"))
+                .prepare(&format!("DELETE FROM ks.meta_rows WHERE {ROW} IF value = ?"))
                 .await?,
         })
     }

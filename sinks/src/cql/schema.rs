@@ -16,12 +16,12 @@ const VERSION: i32 = 1;
 /// What leads from one version to the next, the first one to version 1. A step may be cut short and
 /// taken again: each of its statements can be repeated.
 const STEPS: [&[&str]; 1] = [&[
-    "CREATE TABLE IF NOT EXISTS counts (granularity tinyint, period bigint, kind tinyint, start \
+    "CREATE TABLE IF NOT EXISTS ks.counts (granularity tinyint, period bigint, kind tinyint, start \
      bigint, revision bigint, writer bigint, written_at bigint, source tinyint, digest bigint, width \
      int, vector blob, PRIMARY KEY ((granularity, period), kind, start))",
-    "CREATE TABLE IF NOT EXISTS meta_rows (tbl text, bucket smallint, key blob, value blob, PRIMARY \
+    "CREATE TABLE IF NOT EXISTS ks.meta_rows (tbl text, bucket smallint, key blob, value blob, PRIMARY \
      KEY ((tbl, bucket), key))",
-    "CREATE TABLE IF NOT EXISTS meta_buckets (tbl text, bucket smallint, PRIMARY KEY (tbl, bucket))",
+    "CREATE TABLE IF NOT EXISTS ks.meta_buckets (tbl text, bucket smallint, PRIMARY KEY (tbl, bucket))",
 ]];
 
 /// The row by which it is seen whether the servers know lightweight transactions.
@@ -153,11 +153,11 @@ fn run<T: Send + 'static, F: Future<Output = Result<T, CqlOpenError>> + Send + '
 }
 
 async fn execute(client: &Client, statement: &str) -> Result<(), CqlOpenError> {
-    let done = client.session.query_unpaged(statement, ()).await;
+    let done = client.session.query_unpaged(client.qualified(statement), ()).await;
     done.map(drop).map_err(|error| CqlOpenError::unavailable(&client.options, error))
 }
 
-/// Makes the keyspace unless it is there, and uses it.
+/// Makes the keyspace unless it is there, and the table of its version.
 async fn make_keyspace(client: &Client) -> Result<(), CqlOpenError> {
     let options = &client.options;
     let keyspace = &options.keyspace;
@@ -178,10 +178,11 @@ async fn make_keyspace(client: &Client) -> Result<(), CqlOpenError> {
         );
         execute(client, &statement).await?;
     }
-    let used = client.session.use_keyspace(keyspace.clone(), false).await;
-    used.map_err(|error| CqlOpenError::unavailable(options, error))?;
-    execute(client, "CREATE TABLE IF NOT EXISTS tally_schema (id tinyint PRIMARY KEY, version int)")
-        .await
+    execute(
+        client,
+        "CREATE TABLE IF NOT EXISTS ks.tally_schema (id tinyint PRIMARY KEY, version int)",
+    )
+    .await
 }
 
 fn store_error(client: &Client, error: StoreError) -> CqlOpenError {
@@ -191,7 +192,7 @@ fn store_error(client: &Client, error: StoreError) -> CqlOpenError {
 /// The layout of the keyspace; 0 if it has none yet.
 async fn version(client: &Client) -> Result<i32, CqlOpenError> {
     let read = async {
-        let select = "SELECT version FROM tally_schema WHERE id = ?";
+        let select = "SELECT version FROM ks.tally_schema WHERE id = ?";
         let mut statement = client.prepare(select).await?;
         statement.set_consistency(serial_read(client));
         client.read("read the layout", &statement, vec![CqlValue::TinyInt(LAYOUT)]).await
@@ -232,7 +233,7 @@ async fn refuse_foreign(client: &Client) -> Result<(), CqlOpenError> {
 /// Writes a scratch row under a condition: whether the servers can is not told by their version.
 async fn probe(client: &Client) -> Result<(), CqlOpenError> {
     let update = async {
-        let insert = "INSERT INTO tally_schema (id, version) VALUES (?, ?) IF NOT EXISTS";
+        let insert = "INSERT INTO ks.tally_schema (id, version) VALUES (?, ?) IF NOT EXISTS";
         let statement = client.prepare(insert).await?;
         let values = vec![CqlValue::TinyInt(PROBE), CqlValue::Int(0)];
         client.write_if("try a lightweight transaction", vec![(statement, values)]).await
@@ -276,10 +277,10 @@ async fn take_steps(client: &Client, from: i32) -> Result<(), CqlOpenError> {
 async fn advance(client: &Client, from: i32) -> Result<(), StoreError> {
     let (id, next) = (CqlValue::TinyInt(LAYOUT), CqlValue::Int(from + 1));
     let (statement, values) = if from == 0 {
-        ("INSERT INTO tally_schema (id, version) VALUES (?, ?) IF NOT EXISTS", vec![id, next])
+        ("INSERT INTO ks.tally_schema (id, version) VALUES (?, ?) IF NOT EXISTS", vec![id, next])
     } else {
         let from = CqlValue::Int(from);
-        ("UPDATE tally_schema SET version = ? WHERE id = ? IF version = ?", vec![next, id, from])
+        ("UPDATE ks.tally_schema SET version = ? WHERE id = ? IF version = ?", vec![next, id, from])
     };
     let statement = client.prepare(statement).await?;
     let done = client.write_if("write the layout's version", vec![(statement, values)]).await?;

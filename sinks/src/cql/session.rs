@@ -131,9 +131,14 @@ async fn connect(options: &CqlOptions) -> Result<scylla::client::session::Sessio
 }
 
 impl Client {
-    /// Prepares a statement for reads.
+    /// A statement in which `ks.` stands for the keyspace.
+    pub(super) fn qualified(&self, statement: &str) -> String {
+        statement.replace(" ks.", &format!(" {}.", self.options.keyspace))
+    }
+
+    /// Prepares a [qualified](Self::qualified) statement; unless it is told otherwise, it reads.
     pub(super) async fn prepare(&self, statement: &str) -> Result<PreparedStatement, StoreError> {
-        let prepared = self.session.prepare(statement).await;
+        let prepared = self.session.prepare(self.qualified(statement)).await;
         prepared.map_err(|error| StoreError::unavailable("prepare a statement", error))
     }
 
@@ -350,7 +355,7 @@ mod tests {
             ("starting up", attempt(DbError::IsBootstrapping), true),
             ("no such table", attempt(DbError::Invalid), true),
             ("no node to ask", ExecutionError::EmptyPlan, true),
-            ("too many values", ExecutionError::BadQuery(BadQuery::Other(String::new())), true),
+            ("no partition key", ExecutionError::BadQuery(BadQuery::PartitionKeyExtraction), true),
         ];
         for (name, error, certain) in cases {
             let unavailable = matches!(meaning("put", error), StoreError::Unavailable { .. });
