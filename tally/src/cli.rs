@@ -82,6 +82,9 @@ pub(crate) enum Command {
     /// Make a checkpoint now and keep it under a name.
     #[command(after_help = crate::savepoint::HELP)]
     Savepoint(crate::savepoint::SavepointArgs),
+    /// Fold minutes into hours and hours into days.
+    #[command(after_help = crate::rollup::HELP)]
+    Rollup(crate::rollup::RollupArgs),
     /// The keyspace of counts on ScyllaDB or Cassandra.
     #[command(subcommand)]
     Store(crate::store::StoreCommand),
@@ -296,6 +299,11 @@ pub(crate) enum BenchCommand {
     /// The dedup state alone, on one core.
     #[command(after_help = "Example:\n  tally bench dedup --held 50000000 -o json")]
     Dedup(BenchDedupArgs),
+    /// Top-K answers over three years of rows in the embedded store.
+    #[command(after_help = "Example:\n  tally bench query --slots 1000 -o json\n\nThe rows are \
+                            written into a temporary folder (about 8 bytes a slot and row, 105,000 \
+                            rows) and removed afterwards.")]
+    Query(crate::bench::BenchQueryArgs),
     /// Write a seeded synthetic log into a new data folder, for tests and trials.
     Generate(GenerateArgs),
 }
