@@ -92,6 +92,7 @@ impl Uploader {
         let began_ms = clock.monotonic_ms();
         let late_hours = self.late_hours.at_cut(&frozen.shards, &frozen.next_offsets);
         let purpose = std::mem::replace(&mut frozen.purpose, Purpose::Regular);
+        let positions: Vec<_> = frozen.next_offsets.iter().map(|(of, next)| (*of, *next)).collect();
         let progress = Arc::clone(&self.shared.parts.progress);
         let progress = progress.checkpoints();
         let holes = self.publish_holes().map_err(UploadError::Holes);
@@ -102,6 +103,7 @@ impl Uploader {
                     bytes: uploaded.bytes,
                     took_ms: clock.monotonic_ms() - began_ms,
                 });
+                self.shared.parts.log.mirror_positions(&positions);
                 self.published &= late_hours == self.late_hours;
                 self.late_hours = late_hours;
                 self.publish();

@@ -40,6 +40,12 @@ impl Servers {
         }
     }
 
+    /// The topic.
+    #[must_use]
+    pub const fn log(&self) -> &KafkaOptions {
+        &self.log
+    }
+
     /// The settings of every process of the deployment, with more of the test.
     #[must_use]
     pub fn settings<'a>(&'a self, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {

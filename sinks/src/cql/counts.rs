@@ -1,4 +1,6 @@
 //! Counts in CQL: the reads. The puts are in `put`.
+//!
+//! Invariant F-5 of ARCHITECTURE.md.
 
 mod put;
 

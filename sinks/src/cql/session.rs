@@ -1,4 +1,6 @@
 //! A connection with its own small runtime, and what its errors mean.
+//!
+//! Invariant F-4 of ARCHITECTURE.md.
 
 use std::fmt;
 use std::future::Future;

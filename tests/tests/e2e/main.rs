@@ -7,6 +7,7 @@ mod checkpoints;
 mod clients;
 mod crash;
 mod dedup;
+mod kafka_partitions;
 mod late;
 mod live;
 mod real_data;
