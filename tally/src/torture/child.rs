@@ -33,6 +33,7 @@ pub(super) struct Ready {
 #[derive(Debug)]
 pub(super) struct Node {
     child: Child,
+    workers: u16,
     ready_file: PathBuf,
 }
 
@@ -52,6 +53,17 @@ impl Site {
     /// The data folder of the deployment.
     pub(super) fn data_dir(&self) -> PathBuf {
         self.folder.join("data")
+    }
+
+    /// The settings of the deployment, as variables of its processes' environment.
+    pub(super) fn variables(&self) -> &[(String, String)] {
+        &self.variables
+    }
+
+    /// Starts a node again that has ended, as a supervisor does.
+    pub(super) fn restart(&self, node: &mut Node) -> Result<(), Failure> {
+        *node = self.start(node.workers)?;
+        Ok(())
     }
 
     /// Where everything goes that the processes print and log.
@@ -74,7 +86,7 @@ impl Site {
             .stderr(log)
             .spawn()
             .context("cannot start a node")?;
-        Ok(Node { child, ready_file })
+        Ok(Node { child, workers, ready_file })
     }
 
     /// Counts the whole log and returns the report and the exit code.
