@@ -1,6 +1,8 @@
 //! One seed from its first start to the comparison at its end.
 
-use std::collections::{BTreeMap, HashSet};
+mod judge;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +11,6 @@ use rand::rngs::StdRng;
 use serde_json::json;
 use tally_model::bucket::MINUTE_MS;
 use tally_model::clock::Clock;
-use tally_model::ids::EventId;
 
 use super::child::{Node, Site, was_killed};
 use super::faults::{CRASH_AT, CrashAt, OBJECTS_AWAY, Point, REACHED, STORE_AWAY};
@@ -19,14 +20,9 @@ use super::outage::{self, Outage, Outages, Server};
 use super::schedule::{AWAY_MS, EARLY_MS, Life, Schedule};
 use super::servers::ServerArgs;
 use super::traffic::{TYPES, Traffic};
-use super::verify::verify;
 use super::watcher::Watcher;
-use crate::config::{Layers, Settings};
-use crate::deployment::{Deployment, Missing};
 use crate::failure::{Exit, Failure};
 
-/// From the end of a process until the next one has acknowledged an event.
-const RESTART_MS_MAX: i64 = 10_000;
 /// How long a node may take to start or to stop before the harness gives it up.
 const GIVE_UP_MS: i64 = 60_000;
 /// How long the last life runs once everything is well.
@@ -375,41 +371,6 @@ impl Trial<'_> {
                 None => std::thread::park_timeout(LOOK_EVERY),
             }
         }
-    }
-
-    /// Closes every minute with a bounded run and compares.
-    fn judge(&mut self, acknowledged: &HashSet<EventId>) -> Result<(), Stop> {
-        let [_, workers] = self.schedule.last_workers;
-        self.site.faults.set(CRASH_AT, None)?;
-        let (report, code) = self.site.count(workers)?;
-        // 1 says that there were late events, which is as it should be.
-        if !matches!(code, Some(0 | 1)) {
-            return Err(self.by_itself(&format!("the bounded run ended with {code:?}")));
-        }
-        let deployment = self.open()?;
-        let (facts, differences) =
-            verify(&deployment, self.schedule.timing, &report, acknowledged)?;
-        self.outcome.records = facts.totals.records;
-        self.outcome.differences.extend(differences);
-        for restart_ms in self.outcome.restarts_ms.iter().filter(|ms| **ms > RESTART_MS_MAX) {
-            let seconds = restart_ms / 1_000;
-            self.outcome.differences.push(format!("a restart took {seconds} s"));
-        }
-        Ok(())
-    }
-
-    /// Opens the data folder here; no other process has it. No death of a node may prevent that.
-    fn open(&self) -> Result<Deployment, Stop> {
-        let mut layers = Layers::defaults();
-        layers.add_environment(self.site.variables().iter().cloned())?;
-        let settings = Settings::check(&layers)?;
-        let clock = Arc::clone(self.clock);
-        Deployment::open(&self.site.data_dir(), Missing::Refuse, &settings, clock).map_err(
-            |failure| {
-                let life = self.life;
-                Stop::Differs(format!("no folder to open after life {life}: {:#}", failure.error))
-            },
-        )
     }
 }
 

@@ -13,3 +13,4 @@ mod real_data;
 mod synthetic;
 mod tidy;
 mod torture;
+mod torture_servers;
