@@ -38,10 +38,13 @@ pub(super) struct Node {
 }
 
 impl Site {
-    /// Makes the folder of a deployment to be.
+    /// Makes the folder of a deployment to be, with a file that holds its settings for people.
     pub(super) fn make(folder: &Path, variables: Vec<(String, String)>) -> Result<Self, Failure> {
         let cannot = || format!("cannot make {}", folder.display());
         std::fs::create_dir_all(folder).with_context(cannot)?;
+        let lines: String =
+            variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+        std::fs::write(folder.join("settings.env"), lines).with_context(cannot)?;
         Ok(Self {
             program: std::env::current_exe().context("cannot find this program's own file")?,
             folder: folder.to_owned(),

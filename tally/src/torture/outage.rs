@@ -239,7 +239,8 @@ mod tests {
             }
             assert_eq!(outages, of_seed(seed, 9, true, true));
         }
-        let all: Vec<_> = (1..=20).flat_map(|seed| of_seed(seed, 9, true, true)).flatten().collect();
+        let all: Vec<_> =
+            (1..=20).flat_map(|seed| of_seed(seed, 9, true, true)).flatten().collect();
         assert!(all.iter().any(|outage| outage.with_node));
         assert!(all.iter().any(|outage| !outage.with_node));
         assert!(of_seed(1, 9, false, false).iter().all(Option::is_none));

@@ -146,7 +146,10 @@ mod tests {
         );
         assert_eq!(
             servers.addresses(),
-            ["kafka://127.0.0.1:9092/torture-7-000000ab", "cql://127.0.0.1:9042/torture_7_000000ab"]
+            [
+                "kafka://127.0.0.1:9092/torture-7-000000ab",
+                "cql://127.0.0.1:9042/torture_7_000000ab"
+            ]
         );
         assert!(ServerArgs::default().of_seed(7, 1).unwrap().settings().is_empty());
     }

@@ -224,8 +224,8 @@ impl Trial<'_> {
     /// Ends the trial if a node that has everything it needs does not acknowledge events.
     fn give_up(&self, started_ms: i64, well: bool) -> Result<(), Stop> {
         let since_ms = self.outages.back_at_ms().map_or(started_ms, |back| back.max(started_ms));
-        let waits = !(well && self.flows()) && !self.outages.is_under_way();
-        if waits && self.clock.monotonic_ms() - since_ms > GIVE_UP_MS {
+        let is_excused = (well && self.flows()) || self.outages.is_under_way();
+        if !is_excused && self.clock.monotonic_ms() - since_ms > GIVE_UP_MS {
             return Err(self.by_itself("a node acknowledged no event"));
         }
         Ok(())
