@@ -1,44 +1,34 @@
 //! Answers from sums: the pure half of answering.
 
+mod arrow;
+mod count;
 mod csv;
 #[cfg(test)]
 mod tests;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tally_model::bucket::{DAY_MS, Granularity, HOUR_MS, MINUTE_MS};
 use tally_model::range::TimeRange;
 use tally_model::time::format_rfc3339;
 use tally_model::types::TypeId;
 use tally_model::vector::{CountVector, VectorError};
+use utoipa::ToSchema;
 
 use crate::ask::{AskedRange, Format};
 use crate::manifest::short;
 use crate::resolve::{Facts, Resolved};
 use crate::spans::{ListedSpan, Spans};
 
+pub use arrow::{ArrowError, series_arrow, top_arrow};
+pub use count::Count;
 pub use csv::{series_csv, top_csv};
 
 /// Buckets younger than this may still change by late events.
 const FINAL_AFTER_MS: i64 = DAY_MS;
 
-/// A count in JSON: a number up to 2^53, which every reader holds exactly, above it a string.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Count(pub u64);
-
-impl Serialize for Count {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        const EXACT_MAX: u64 = 1 << 53;
-        if self.0 <= EXACT_MAX {
-            serializer.serialize_u64(self.0)
-        } else {
-            serializer.collect_str(&self.0)
-        }
-    }
-}
-
 /// The range that an answer is about.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Window {
     /// First instant counted.
@@ -50,6 +40,7 @@ pub struct Window {
     /// `end` as asked for.
     pub requested_end: String,
     /// The finest granularity that was needed to hit the bounds.
+    #[schema(value_type = String, pattern = "^(minute|hour|day)$")]
     pub resolution: Granularity,
     /// Whether more is counted than was asked for: by `snap=true`, or because the finer rows of
     /// an edge are past retention.
@@ -73,12 +64,13 @@ impl Window {
 }
 
 /// What every answer says beside its counts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Envelope {
     /// The range.
     pub window: Window,
-    /// Whether the counts are final as far as anybody knows; see [`Completeness`].
+    /// Whether the counts are final as far as anybody knows: nothing in the window is younger than
+    /// 24 hours, missing, not closed, stale or dirty.
     pub complete: bool,
     /// Whether the counts are those of the whole window: false when buckets have no row, or when
     /// events of it are known that are not counted.
@@ -105,25 +97,34 @@ pub struct Envelope {
     pub not_closed: Vec<ListedSpan>,
     /// Minutes in all such stretches.
     pub not_closed_minutes: i64,
+    /// Stretches whose rows were folded before their minutes were restated, the first 100.
+    pub stale: Vec<ListedSpan>,
+    /// Minutes in all such stretches.
+    pub stale_minutes: i64,
     /// Stretches of whole hours that the window touches and whose counts lack something, late
     /// events for one; the first 100.
     pub dirty: Vec<ListedSpan>,
     /// Hours in all such stretches.
     pub dirty_hours: i64,
+    /// Only where the token lacks the raw scope: counts of an event type in a UTC hour below this
+    /// are left out of everything that is shown, the total too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suppressed_below: Option<u64>,
 }
 
 /// Whether counts can be relied on. Every condition that takes that away is gathered here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completeness {
-    /// Nothing in the range is younger than 24 hours, missing, not closed or dirty.
+    /// Nothing in the range is younger than 24 hours, missing, not closed, stale or dirty.
     pub complete: bool,
-    /// Every bucket of the range has its row, or lies before the origin, and none is dirty.
+    /// Every bucket of the range has its row, or lies before the origin, and none is stale or
+    /// dirty.
     pub exact: bool,
 }
 
 impl Completeness {
     /// The state of a range that ends at `end_ms`. It is `whole` when nothing in it is missing,
-    /// not closed or dirty.
+    /// not closed, stale or dirty.
     #[must_use]
     pub const fn of(facts: &Facts, end_ms: i64, whole: bool) -> Self {
         let old_enough = end_ms <= final_before_ms(facts);
@@ -136,14 +137,18 @@ const fn final_before_ms(facts: &Facts) -> i64 {
     Granularity::Minute.floor(facts.now_ms - FINAL_AFTER_MS)
 }
 
+/// The end of what is old enough to be final; `None` while nothing is.
+#[must_use]
+pub fn final_until_ms(facts: &Facts) -> Option<i64> {
+    facts.retired_up_to_ms.map(|retired| retired.min(final_before_ms(facts)))
+}
+
 impl Envelope {
     /// The envelope of an answer about `answered`, whose rows are `resolved`.
     #[must_use]
     pub fn new(window: Window, answered: TimeRange, facts: &Facts, resolved: &Resolved) -> Self {
         let whole = resolved.lacking().all(Spans::is_empty);
         let Completeness { complete, exact } = Completeness::of(facts, answered.end_ms(), whole);
-        let final_until_ms =
-            facts.retired_up_to_ms.map(|retired| retired.min(final_before_ms(facts)));
         Self {
             window,
             complete,
@@ -151,7 +156,7 @@ impl Envelope {
             as_of: resolved.written_at_ms.map(format_rfc3339),
             digest: hex(&resolved.digest()),
             readable_until: facts.readable_up_to_ms.map(format_rfc3339),
-            final_until: final_until_ms.map(format_rfc3339),
+            final_until: final_until_ms(facts).map(format_rfc3339),
             data_from: facts.origin_ms.map(format_rfc3339),
             buckets_read: resolved.rows,
             manifest_reads: resolved.manifest_reads,
@@ -159,8 +164,11 @@ impl Envelope {
             missing_minutes: resolved.missing.minutes(),
             not_closed: resolved.not_closed.listed(),
             not_closed_minutes: resolved.not_closed.minutes(),
+            stale: resolved.stale.listed(),
+            stale_minutes: resolved.stale.minutes(),
             dirty: resolved.dirty.listed(),
             dirty_hours: resolved.dirty.minutes() * MINUTE_MS / HOUR_MS,
+            suppressed_below: None,
         }
     }
 
@@ -185,6 +193,7 @@ impl Envelope {
         for (spans, extent) in [
             (&self.missing, self.missing_minutes),
             (&self.not_closed, self.not_closed_minutes),
+            (&self.stale, self.stale_minutes),
             (&self.dirty, self.dirty_hours),
         ] {
             field(&extent.to_string());
@@ -194,6 +203,7 @@ impl Envelope {
             }
         }
         field(self.data_from.as_deref().unwrap_or(""));
+        field(&self.suppressed_below.map_or_else(String::new, |below| below.to_string()));
         field(format.name());
         field(&registry_version.to_string());
         for text in shape {
@@ -204,7 +214,7 @@ impl Envelope {
 }
 
 /// One event type of a top answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Ranked {
     /// Its place, from 1.
@@ -212,13 +222,14 @@ pub struct Ranked {
     /// Its name.
     pub event_type: String,
     /// Its id.
+    #[schema(value_type = u16)]
     pub type_id: TypeId,
     /// Its count in the window.
     pub count: Count,
 }
 
 /// The answer to `GET /v1/stats/top`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct TopAnswer {
     /// Window, completeness and provenance.
     #[serde(flatten)]
@@ -266,7 +277,7 @@ pub fn rank<'a>(
 }
 
 /// One point of a series.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Point {
     /// First instant of its bucket.
     pub start: String,
@@ -277,7 +288,7 @@ pub struct Point {
 }
 
 /// The answer to `GET /v1/stats/series`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SeriesAnswer {
     /// Window, completeness and provenance.
@@ -286,8 +297,10 @@ pub struct SeriesAnswer {
     /// Name of the event type.
     pub event_type: String,
     /// Its id.
+    #[schema(value_type = u16)]
     pub type_id: TypeId,
     /// Width of a point.
+    #[schema(value_type = String, pattern = "^(minute|hour|day)$")]
     pub granularity: Granularity,
     /// Sum of the points.
     pub total: Count,

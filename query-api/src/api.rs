@@ -1,9 +1,13 @@
 //! The HTTP service: routes, access, and what keeps it bounded.
 
 mod auth;
+mod compress;
+mod described;
 mod event_types;
 mod late_hours;
 mod negotiate;
+mod read;
+mod respond;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -15,6 +19,7 @@ use axum::Router;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch};
 use prometheus_client::registry::Registry as MetricsRegistry;
+use tally_model::bucket::HOUR_MS;
 use tally_model::clock::Clock;
 use tally_sinks::counts::CountsStore;
 use tally_sinks::error::StoreError;
@@ -23,6 +28,7 @@ use tally_sinks::registry::Registry;
 use tally_sinks::tokens::Tokens;
 use tokio::sync::Semaphore;
 
+pub use self::described::openapi_json;
 use crate::metrics::{QueryMetrics, RequestLabels, Route, RouteLabels};
 use crate::problem::{Code, Problem};
 use crate::reader::Reader;
@@ -49,6 +55,10 @@ pub struct QuerySettings {
     pub minutes_days: i64,
     /// How many days hour rows are kept; at least as long as minutes.
     pub hours_days: i64,
+    /// Counts of an event type in an hour below this are shown to raw tokens only.
+    pub suppress_below: u64,
+    /// The shortest range of answers to other tokens, ms.
+    pub min_width_ms: i64,
     /// Bytes of vectors held in memory, about.
     pub cache_bytes: usize,
     /// Queries that read at the same time.
@@ -66,6 +76,8 @@ impl Default for QuerySettings {
         Self {
             minutes_days: 60,
             hours_days: 730,
+            suppress_below: 10,
+            min_width_ms: HOUR_MS,
             cache_bytes: 256 << 20,
             concurrent_reads: 4,
             waiting_reads: 256,
@@ -160,6 +172,8 @@ pub fn router(api: Arc<QueryApi>) -> Router {
         Problem::new(Code::MethodNotAllowed, "the header Allow names the methods of this route")
     };
     Router::new()
+        .route("/openapi.json", get(described::openapi))
+        .route("/docs", get(described::page))
         .route("/v1/stats/top", get(stats::top).fallback(no_such_method))
         .route("/v1/stats/series", get(stats::series).fallback(no_such_method))
         .route("/v1/late-hours", get(late_hours::list).fallback(no_such_method))
@@ -168,6 +182,7 @@ pub fn router(api: Arc<QueryApi>) -> Router {
             get(event_types::list).post(event_types::register).fallback(no_such_method),
         )
         .route("/v1/event-types/{name}", patch(event_types::change).fallback(no_such_method))
+        .layer(axum::middleware::from_fn(compress::compress))
         .with_state(api)
 }
 

@@ -4,17 +4,17 @@
 //! allowed values is an error that says what is allowed, and all errors of a request are told at
 //! once.
 
+mod fields;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-
-use tally_model::bucket::{DAY_MS, Granularity, HOUR_MS};
+use tally_model::bucket::{DAY_MS, Granularity};
 use tally_model::range::{Availability, Run, TimeRange};
-use tally_model::time::{MAX_MS, MIN_MS, format_rfc3339, parse_rfc3339};
+use tally_model::time::format_rfc3339;
 use tally_model::types::TypeId;
 
-use crate::problem::{ParameterError, Problem};
+use self::fields::{Fields, error};
+use crate::problem::Problem;
 
 /// How many results a top answer has when `k` is not given.
 pub const K_DEFAULT: usize = 10;
@@ -37,17 +37,49 @@ pub enum Format {
     Json,
     /// `text/csv`, with a header line.
     Csv,
+    /// A stream of Arrow record batches.
+    Arrow,
 }
 
 impl Format {
+    /// The formats of counts.
+    pub const OF_COUNTS: &[Self] = &[Self::Json, Self::Csv, Self::Arrow];
+    /// The formats of other lists.
+    pub const OF_LISTS: &[Self] = &[Self::Json, Self::Csv];
+
     /// The word used for `format=`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Json => "json",
             Self::Csv => "csv",
+            Self::Arrow => "arrow",
         }
     }
+
+    /// The value of `Content-Type`.
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Csv => "text/csv; charset=utf-8; header=present",
+            Self::Arrow => "application/vnd.apache.arrow.stream",
+        }
+    }
+}
+
+/// What may be asked for, beside what everybody may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Bounds lie on buckets of this granularity, and points are not narrower.
+    pub finest: Granularity,
+    /// The shortest range, ms.
+    pub width_min_ms: i64,
+}
+
+impl Rules {
+    /// Those of who may see exact counts.
+    pub const RAW: Self = Self { finest: Granularity::Minute, width_min_ms: 0 };
 }
 
 /// A range as asked for, and as answered.
@@ -99,11 +131,12 @@ impl TopAsk {
     ///
     /// # Errors
     /// A problem that names every bad parameter.
-    pub fn parse(pairs: &Pairs) -> Result<Self, Problem> {
+    pub fn parse(pairs: &Pairs, rules: Rules) -> Result<Self, Problem> {
         let mut fields = Fields::read(pairs, &["start", "end", "k", "snap", "format"]);
-        let asked = fields.range(Granularity::Minute);
+        let asked = fields.range(rules.finest);
+        fields.width(asked, rules);
         let k = fields.k();
-        let format = fields.format();
+        let format = fields.format(Format::OF_COUNTS);
         fields.finish(asked.map(|asked| Self { asked, k, format }))
     }
 }
@@ -113,17 +146,18 @@ impl SeriesAsk {
     ///
     /// # Errors
     /// A problem that names every bad parameter.
-    pub fn parse(pairs: &Pairs) -> Result<Self, Problem> {
+    pub fn parse(pairs: &Pairs, rules: Rules) -> Result<Self, Problem> {
         let allowed = ["type", "start", "end", "granularity", "snap", "format"];
         let mut fields = Fields::read(pairs, &allowed);
         let event_type = fields.required("type").map(str::to_owned);
-        let granularity = fields.granularity();
-        // Without a usable granularity the bounds are still checked, as if for minutes.
-        let asked = fields.range(granularity.unwrap_or(Granularity::Minute));
+        let granularity = fields.granularity(rules);
+        // Without a usable granularity the bounds are still checked, as if for the finest.
+        let asked = fields.range(granularity.unwrap_or(rules.finest));
+        fields.width(asked, rules);
         if let (Some(asked), Some(granularity)) = (&asked, granularity) {
             fields.points(asked.range, granularity);
         }
-        let format = fields.format();
+        let format = fields.format(Format::OF_COUNTS);
         let series =
             asked.zip(event_type).zip(granularity).map(|((asked, event_type), granularity)| Self {
                 asked,
@@ -179,186 +213,7 @@ impl LateAsk {
         if let Some(asked) = &asked {
             fields.hours(asked.range);
         }
-        let format = fields.format();
+        let format = fields.format(Format::OF_LISTS);
         fields.finish(asked.map(|asked| Self { asked, format }))
     }
-}
-
-/// Parameters by name, and what was found wrong so far.
-struct Fields<'a> {
-    values: BTreeMap<&'a str, &'a str>,
-    errors: Vec<ParameterError>,
-}
-
-impl<'a> Fields<'a> {
-    fn read(pairs: &'a Pairs, allowed: &[&str]) -> Self {
-        let mut fields = Self { values: BTreeMap::new(), errors: Vec::new() };
-        for (name, value) in pairs {
-            if !allowed.contains(&name.as_str()) {
-                let message = format!("unknown parameter; allowed are {}", allowed.join(", "));
-                fields.fail(name, message);
-            } else if fields.values.insert(name, value).is_some() {
-                fields.fail(name, "given more than once");
-            }
-        }
-        fields
-    }
-
-    fn fail(&mut self, parameter: &str, message: impl Into<String>) {
-        self.errors.push(error(parameter, message));
-    }
-
-    fn finish<T>(self, value: Option<T>) -> Result<T, Problem> {
-        match value {
-            Some(value) if self.errors.is_empty() => Ok(value),
-            Some(_) | None => Err(Problem::parameters(self.errors)),
-        }
-    }
-
-    fn required(&mut self, name: &str) -> Option<&'a str> {
-        let value = self.values.get(name).copied();
-        if value.is_none() {
-            self.fail(name, "required");
-        }
-        value
-    }
-
-    fn instant(&mut self, name: &str) -> Option<i64> {
-        let text = self.required(name)?;
-        match instant(text) {
-            Ok(at_ms) => Some(at_ms),
-            Err(message) => {
-                self.fail(name, message);
-                None
-            }
-        }
-    }
-
-    /// `start` and `end`, on bounds of `granularity`.
-    fn range(&mut self, granularity: Granularity) -> Option<AskedRange> {
-        let snap = self.snap();
-        let (start, end) = (self.instant("start"), self.instant("end"));
-        let (requested_start_ms, requested_end_ms) = start.zip(end)?;
-        if requested_start_ms >= requested_end_ms {
-            self.fail("start", "must lie before end");
-            return None;
-        }
-        if requested_end_ms - requested_start_ms > RANGE_MAX_MS {
-            self.fail("end", "lies more than 20 years (7305 days) after start");
-            return None;
-        }
-        let bounds = if snap {
-            (granularity.floor(requested_start_ms), granularity.ceil(requested_end_ms))
-        } else {
-            let aligned_start = self.aligned("start", requested_start_ms, granularity);
-            let aligned_end = self.aligned("end", requested_end_ms, granularity);
-            if !(aligned_start && aligned_end) {
-                return None;
-            }
-            (requested_start_ms, requested_end_ms)
-        };
-        match TimeRange::new(bounds.0, bounds.1) {
-            Ok(range) => Some(AskedRange { requested_start_ms, requested_end_ms, range }),
-            Err(why) => {
-                self.fail("start", why.to_string());
-                None
-            }
-        }
-    }
-
-    fn aligned(&mut self, name: &str, at_ms: i64, granularity: Granularity) -> bool {
-        let [below, above] = [granularity.floor(at_ms), granularity.ceil(at_ms)];
-        if below == above {
-            return true;
-        }
-        let message = format!(
-            "not on a whole {granularity}; the nearest are {} and {}; snap=true widens the range \
-             to whole {granularity}s",
-            format_rfc3339(below),
-            format_rfc3339(above),
-        );
-        self.fail(name, message);
-        false
-    }
-
-    fn snap(&mut self) -> bool {
-        match self.values.get("snap").copied() {
-            None | Some("false") => false,
-            Some("true") => true,
-            Some(_) => {
-                self.fail("snap", "must be true or false");
-                false
-            }
-        }
-    }
-
-    fn k(&mut self) -> usize {
-        let Some(text) = self.values.get("k").copied() else {
-            return K_DEFAULT;
-        };
-        // The digits are looked at first because integers also parse with a sign.
-        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        match text.parse() {
-            Ok(k) if digits && (1..=K_MAX).contains(&k) => k,
-            Ok(_) | Err(_) => {
-                self.fail("k", format!("must be an integer from 1 to {K_MAX}"));
-                K_DEFAULT
-            }
-        }
-    }
-
-    fn granularity(&mut self) -> Option<Granularity> {
-        let text = self.required("granularity")?;
-        let granularity = Granularity::ALL.into_iter().find(|one| one.name() == text);
-        if granularity.is_none() {
-            self.fail("granularity", "must be minute, hour or day");
-        }
-        granularity
-    }
-
-    fn points(&mut self, range: TimeRange, granularity: Granularity) {
-        let points = (range.end_ms() - range.start_ms()) / granularity.width_ms();
-        if points > POINTS_MAX {
-            let message = format!(
-                "the range has {points} points of one {granularity}, more than {POINTS_MAX}; ask \
-                 for a shorter range or a coarser granularity"
-            );
-            self.fail("granularity", message);
-        }
-    }
-
-    fn hours(&mut self, range: TimeRange) {
-        let hours = (range.end_ms() - range.start_ms()) / HOUR_MS;
-        if hours > LATE_HOURS_MAX {
-            let message = format!(
-                "the range has {hours} hours, more than {LATE_HOURS_MAX}; ask for a shorter range"
-            );
-            self.fail("end", message);
-        }
-    }
-
-    fn format(&mut self) -> Option<Format> {
-        let text = self.values.get("format").copied()?;
-        let format = [Format::Json, Format::Csv].into_iter().find(|one| one.name() == text);
-        if format.is_none() {
-            self.fail("format", "must be json or csv");
-        }
-        format
-    }
-}
-
-fn error(parameter: &str, message: impl Into<String>) -> ParameterError {
-    ParameterError { parameter: parameter.to_owned(), message: message.into() }
-}
-
-/// RFC 3339 with an offset, or whole milliseconds since the Unix epoch.
-fn instant(text: &str) -> Result<i64, String> {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return parse_rfc3339(text).map_err(|why| why.to_string());
-    }
-    text.parse()
-        .ok()
-        .filter(|at_ms| (MIN_MS..=MAX_MS).contains(at_ms))
-        .ok_or_else(|| "milliseconds since the epoch outside the years 1 to 9999".to_owned())
 }

@@ -34,8 +34,9 @@ pub mod metrics;
 pub mod problem;
 mod reader;
 pub mod resolve;
+pub mod shown;
 pub mod spans;
 #[cfg(test)]
 mod testing;
 
-pub use api::{QueryApi, QueryParts, QuerySettings, router};
+pub use api::{QueryApi, QueryParts, QuerySettings, openapi_json, router};

@@ -3,7 +3,7 @@
 use sha2::{Digest, Sha256};
 use tally_model::bucket::{Bucket, Granularity, Period};
 use tally_model::revision::Revision;
-use tally_sinks::counts::SmallRow;
+use tally_sinks::counts::{SmallRow, source_digest};
 
 /// First half of a SHA-256: long enough that nobody meets two inputs with one digest.
 pub type ShortDigest = [u8; 16];
@@ -13,6 +13,8 @@ pub type ShortDigest = [u8; 16];
 pub struct Manifest {
     rows: Vec<SmallRow>,
     folds: Vec<Fold>,
+    /// What a row folded from the children that are here would name as its source, by parent.
+    sources: Vec<(Bucket, u64)>,
 }
 
 /// A coarser bucket all of whose children have rows: 60 minutes of an hour, 24 hours of a day.
@@ -36,15 +38,16 @@ impl Manifest {
     /// The manifest of `period` from its small rows, ascending by start.
     #[must_use]
     pub fn new(period: Period, rows: Vec<SmallRow>) -> Self {
-        let folds = coarser(period.granularity())
-            .map(|parents| {
-                let parent = |row: &SmallRow| Bucket::containing(parents, row.bucket.start_ms());
-                rows.chunk_by(|one, next| parent(one) == parent(next))
-                    .filter_map(|children| fold(parent(children.first()?), children))
-                    .collect()
-            })
-            .unwrap_or_default();
-        Self { rows, folds }
+        let (mut folds, mut sources) = (Vec::new(), Vec::new());
+        if let Some(parents) = coarser(period.granularity()) {
+            let parent = |row: &SmallRow| Bucket::containing(parents, row.bucket.start_ms());
+            for children in rows.chunk_by(|one, next| parent(one) == parent(next)) {
+                let Some(parent) = children.first().map(parent) else { continue };
+                folds.extend(fold(parent, children));
+                sources.push((parent, source_digest(children)));
+            }
+        }
+        Self { rows, folds, sources }
     }
 
     /// The small row of a bucket.
@@ -59,6 +62,14 @@ impl Manifest {
     pub fn fold(&self, bucket: Bucket) -> Option<&Fold> {
         let index = self.folds.binary_search_by_key(&bucket, |fold| fold.bucket).ok()?;
         self.folds.get(index)
+    }
+
+    /// Digest of the children of a coarser bucket as they stand here, for comparison with that of
+    /// its row; `None` if there are none.
+    #[must_use]
+    pub fn source(&self, bucket: Bucket) -> Option<u64> {
+        let index = self.sources.binary_search_by_key(&bucket, |(parent, _)| *parent).ok()?;
+        self.sources.get(index).map(|(_, digest)| *digest)
     }
 
     /// The small rows of the buckets that start inside `bucket`, ascending.

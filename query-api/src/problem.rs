@@ -5,6 +5,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTIC
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// Every kind of problem that the query service answers with. Codes are stable: programs branch
 /// on them.
@@ -18,8 +19,10 @@ pub enum Code {
     Unauthorized,
     /// The token does not allow this.
     Forbidden,
-    /// Only suppressed answers are allowed to this token, and they are not to be had.
+    /// Only exact answers are to be had, and the token lacks their scope.
     RawScopeRequired,
+    /// The range is not final yet, and the token sees only final counts.
+    NotFinal,
     /// There is no event type of that name.
     UnknownType,
     /// The route does not take this method.
@@ -61,6 +64,7 @@ impl Code {
             Self::RawScopeRequired => {
                 (StatusCode::FORBIDDEN, "raw_scope_required", "The token lacks the scope stats:raw")
             }
+            Self::NotFinal => (StatusCode::BAD_REQUEST, "not_final", "The range is not final yet"),
             Self::UnknownType => (StatusCode::NOT_FOUND, "unknown_type", "No such event type"),
             Self::MethodNotAllowed => {
                 (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Method not allowed")
@@ -99,7 +103,7 @@ impl Code {
 }
 
 /// What is wrong with one parameter or field.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ParameterError {
     /// Its name.
     pub parameter: String,
@@ -115,13 +119,21 @@ pub struct Problem {
     errors: Vec<ParameterError>,
 }
 
-#[derive(Serialize)]
-struct Document<'a> {
+/// An error, as RFC 9457 has it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub(crate) struct Document<'a> {
+    /// `urn:tally:problem:` and the code.
     r#type: String,
+    /// What kind of problem it is.
     title: &'static str,
+    /// The HTTP status.
     status: u16,
+    /// What is wrong with this request.
     detail: &'a str,
+    /// Stable: programs branch on it.
     code: &'static str,
+    /// What is wrong with single parameters or fields.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     errors: &'a [ParameterError],
 }

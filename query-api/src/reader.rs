@@ -12,7 +12,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use tally_model::bucket::{Bucket, Granularity, Period};
 use tally_model::clock::Clock;
-use tally_model::range::TimeRange;
+use tally_model::range::{Run, TimeRange};
 use tally_model::revision::Revision;
 use tally_model::vector::{CountVector, VectorError};
 use tally_sinks::counts::CountsStore;
@@ -20,10 +20,12 @@ use tally_sinks::dirty::{self, DirtyHour};
 use tally_sinks::error::StoreError;
 use tally_sinks::marks::{self, Marks};
 use tally_sinks::meta::MetaStore;
+use tally_sinks::suppressed::{self, SuppressedDay};
 
 use crate::cache::VectorCache;
 use crate::manifest::Manifest;
 use crate::resolve::{Part, Version};
+use crate::shown::ShownDays;
 use crate::spans::Spans;
 
 /// How old marks, dirty hours and manifests may be that an answer is made from.
@@ -201,6 +203,12 @@ impl Reader {
         let mut batch = Batch::default();
         for part in lacking {
             visited.cache_misses += 1;
+            if let Version::Shown { digest, below } = part.version {
+                let day = SuppressedDay { day: part.bucket, below, digest };
+                visit(&part, &self.shown(day)?)?;
+                visited.rows_read += 1;
+                continue;
+            }
             batch.add(part, &self.rows_of(snapshot, &part)?);
             if batch.buckets.len() >= ROWS_PER_READ {
                 visited.rows_read += self.read(&mut batch, &mut visit)?;
@@ -215,6 +223,53 @@ impl Reader {
         self.cache.bytes()
     }
 
+    /// The days of `runs` that have a suppressed sum for the row that they have now. Those sums are
+    /// then in the cache.
+    pub(crate) fn shown_days(
+        &self,
+        snapshot: &Snapshot,
+        runs: &[Run],
+        below: u64,
+    ) -> Result<ShownDays, StoreError> {
+        let mut asked = Vec::new();
+        for day in runs.iter().flat_map(|run| run.buckets()) {
+            if day.granularity() == Granularity::Day
+                && let Some(row) = self.manifest(snapshot, day.period())?.row(day)
+            {
+                asked.push(SuppressedDay { day, below, digest: row.digest });
+            }
+        }
+        let parts: Vec<Part> = asked.iter().map(shown_part).collect();
+        let cached = self.cache.get_all(&parts);
+        let lacking: Vec<SuppressedDay> = (asked.iter().zip(&cached))
+            .filter(|(_, cached)| cached.is_none())
+            .map(|(day, _)| *day)
+            .collect();
+        let mut there: Vec<SuppressedDay> = asked
+            .iter()
+            .zip(&cached)
+            .filter(|(_, hit)| hit.is_some())
+            .map(|(day, _)| *day)
+            .collect();
+        for days in lacking.chunks(ROWS_PER_READ) {
+            let found = suppressed::read(&*self.meta, days)?;
+            for (day, vector) in days.iter().zip(found) {
+                if let Some(vector) = vector {
+                    self.cache.insert(&shown_part(day), Arc::new(vector));
+                    there.push(*day);
+                }
+            }
+        }
+        Ok(ShownDays::new(there))
+    }
+
+    /// The suppressed sum of a day that [`Self::shown_days`] has found.
+    fn shown(&self, day: SuppressedDay) -> Result<CountVector, ReadError> {
+        let found = suppressed::read(&*self.meta, &[day])?.into_iter().next().flatten();
+        // Gone since then: a rollup has folded the day again.
+        found.ok_or(ReadError::Moved { bucket: day.day })
+    }
+
     /// The rows that make up a part, with the revisions that the manifest names.
     fn rows_of(
         &self,
@@ -223,6 +278,8 @@ impl Reader {
     ) -> Result<Vec<(Bucket, Revision)>, StoreError> {
         match (part.version, part.bucket.granularity().finer()) {
             (Version::Row(revision), _) => Ok(vec![(part.bucket, revision)]),
+            // Read one by one, not from the counts store.
+            (Version::Shown { .. }, _) => Ok(Vec::new()),
             (Version::Children(_), finer) => {
                 let finer = finer.unwrap_or(Granularity::Minute);
                 let period = Period::containing(finer, part.bucket.start_ms());
@@ -266,6 +323,12 @@ impl Reader {
         }
         Ok(read)
     }
+}
+
+/// The part that a suppressed day is.
+const fn shown_part(day: &SuppressedDay) -> Part {
+    let SuppressedDay { day: bucket, below, digest } = *day;
+    Part { bucket, version: Version::Shown { digest, below }, width: 0 }
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {

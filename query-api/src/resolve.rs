@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 use tally_model::bucket::{Bucket, Granularity, Period};
 use tally_model::range::{Availability, Run};
 use tally_model::revision::Revision;
+use tally_sinks::counts::{RowSource, SmallRow};
 
 use crate::manifest::{Manifest, ShortDigest, short};
 use crate::spans::Spans;
@@ -68,6 +69,13 @@ pub enum Version {
     Row(Revision),
     /// The sum of its children's rows, by the digest of their revisions.
     Children(ShortDigest),
+    /// Of a day: the sum of its hours' cells that are not below a threshold.
+    Shown {
+        /// Digest of the hours, as the day's row names it.
+        digest: u64,
+        /// The threshold.
+        below: u64,
+    },
 }
 
 /// What answers a plan.
@@ -83,6 +91,8 @@ pub struct Resolved {
     pub missing: Spans,
     /// No row yet.
     pub not_closed: Spans,
+    /// A row that was folded, but not from its children as they stand: the rollup will fold it again.
+    pub stale: Spans,
     /// Hours whose counts lack something, whatever rows they have. [`resolve`] leaves it empty: the
     /// reader knows them.
     pub dirty: Spans,
@@ -107,6 +117,11 @@ impl Resolved {
                     digest.update([1]);
                     digest.update(children);
                 }
+                Version::Shown { digest: hours, below } => {
+                    digest.update([2]);
+                    digest.update(hours.to_le_bytes());
+                    digest.update(below.to_le_bytes());
+                }
             }
         }
         short(digest)
@@ -114,7 +129,7 @@ impl Resolved {
 
     /// Everything that takes wholeness away.
     pub fn lacking(&self) -> impl Iterator<Item = &Spans> {
-        [&self.missing, &self.not_closed, &self.dirty].into_iter()
+        [&self.missing, &self.not_closed, &self.stale, &self.dirty].into_iter()
     }
 
     /// Width of the widest vector that is read.
@@ -159,10 +174,15 @@ impl<E, L: FnMut(Period) -> Result<Arc<Manifest>, E>> Resolver<'_, L> {
             self.out.not_closed.push(bucket);
             return Ok(());
         }
-        if let Some(row) = self.manifest(bucket.period())?.row(bucket) {
+        // What is past its retention may be there still, or be half gone.
+        if !self.facts.keeps(bucket.granularity(), bucket.start_ms()) {
+            self.absent(bucket);
+            return Ok(());
+        }
+        if let Some(row) = self.manifest(bucket.period())?.row(bucket).copied() {
             let (version, width) = (Version::Row(row.revision), row.width);
             self.push(Part { bucket, version, width }, 1, row.written_at_ms);
-            return Ok(());
+            return self.compare(&row);
         }
         match bucket.granularity().finer() {
             Some(finer) if self.facts.keeps(finer, bucket.start_ms()) => self.below(bucket, finer),
@@ -171,6 +191,23 @@ impl<E, L: FnMut(Period) -> Result<Arc<Manifest>, E>> Resolver<'_, L> {
                 Ok(())
             }
         }
+    }
+
+    /// Notes a folded row that is out of date, as far as its children are kept. One tier down is
+    /// looked at, not two: who changes minutes notes their hour as dirty until it is folded.
+    fn compare(&mut self, row: &SmallRow) -> Result<(), E> {
+        let bucket = row.bucket;
+        let Some(finer) = bucket.granularity().finer() else {
+            return Ok(());
+        };
+        if row.source != RowSource::Rollup || !self.facts.keeps(finer, bucket.start_ms()) {
+            return Ok(());
+        }
+        let children = self.manifest(Period::containing(finer, bucket.start_ms()))?;
+        if children.source(bucket) != Some(row.digest) {
+            self.out.stale.push(bucket);
+        }
+        Ok(())
     }
 
     fn below(&mut self, bucket: Bucket, finer: Granularity) -> Result<(), E> {

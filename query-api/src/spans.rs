@@ -3,6 +3,7 @@
 use serde::Serialize;
 use tally_model::bucket::{Bucket, MINUTE_MS};
 use tally_model::time::format_rfc3339;
+use utoipa::ToSchema;
 
 /// How many stretches an answer lists. More are only possible where the store is badly damaged;
 /// their extent still shows in the number of minutes, which is never cut.
@@ -24,7 +25,7 @@ pub struct Span {
 }
 
 /// A stretch as it stands in an answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ListedSpan {
     /// First instant inside, RFC 3339.
     pub start: String,

@@ -9,6 +9,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use prometheus_client::registry::Registry as MetricsRegistry;
+use tally_jobs::rollup::{Rollup, RollupOptions, RollupParts, Sweep};
 use tally_model::bucket::{Bucket, Granularity, MINUTE_MS};
 use tally_model::clock::ManualClock;
 use tally_model::range::Run;
@@ -19,6 +20,7 @@ use tally_sinks::counts::{
     CountsStore as _, PutCondition, PutOutcome, Row, RowSource, SmallRow, WriterId,
 };
 use tally_sinks::dirty::{self, DirtyHour};
+use tally_sinks::leases::Owner;
 use tally_sinks::meta::MetaStore;
 use tally_sinks::meta::memory::MemoryMeta;
 use tally_sinks::registry::{NewType, Registry};
@@ -149,6 +151,29 @@ impl World {
         for (number, bucket) in (0..).zip(run.buckets()) {
             self.put(row(bucket, bucket.end_ms() + 2 * MINUTE_MS, counts(number)));
         }
+    }
+
+    /// The rollup of the deployment.
+    pub(crate) fn rollup(&self) -> Rollup {
+        let parts = RollupParts {
+            counts: Arc::<HookedCounts>::clone(&self.counts),
+            meta: Arc::clone(&self.meta),
+            clock: Arc::<ManualClock>::clone(&self.clock),
+            owner: Owner(1),
+        };
+        let options = RollupOptions {
+            minutes_days: self.settings.minutes_days,
+            hours_days: self.settings.hours_days,
+            suppress_below: self.settings.suppress_below,
+            ..RollupOptions::default()
+        };
+        Rollup::new(parts, options)
+    }
+
+    /// Folds whatever is due.
+    pub(crate) fn fold(&self) {
+        let report = self.rollup().run(Sweep::All, &|| true).expect("folds");
+        assert_eq!((report.lacking, report.refused), (0, 0));
     }
 
     /// A query service over the stores: each call makes another replica with a cache of its own.

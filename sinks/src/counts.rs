@@ -7,6 +7,7 @@ pub mod failing;
 pub mod memory;
 pub mod redb;
 mod resolve;
+mod source;
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use tally_model::vector::CountVector;
 use crate::error::StoreError;
 
 pub use self::resolve::put_resolved;
+pub use self::source::source_digest;
 
 /// Number of a writer, drawn at random at its start; tells two writers of one revision apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

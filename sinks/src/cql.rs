@@ -29,6 +29,7 @@ mod counts;
 mod layout;
 mod meta;
 mod options;
+mod parallel;
 mod schema;
 mod session;
 mod tls;

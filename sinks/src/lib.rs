@@ -7,8 +7,8 @@
 //! - [`meta::MetaStore`]: tables of bytes with compare-and-set.
 //!
 //! On top of [`meta::MetaStore`], written once for every store: [`registry`], [`tokens`],
-//! [`marks`], [`dirty`]. The embedded store is [`redb::RedbStore`]: one file with both faces. The one
-//! on servers is [`cql::CqlStore`]: one keyspace with both.
+//! [`marks`], [`dirty`], [`leases`], [`suppressed`]. The embedded store is [`redb::RedbStore`]: one
+//! file with both faces. The one on servers is [`cql::CqlStore`]: one keyspace with both.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -29,8 +29,10 @@ pub mod cql;
 pub mod dirty;
 pub mod error;
 pub mod faults;
+pub mod leases;
 pub mod marks;
 pub mod meta;
 pub mod redb;
 pub mod registry;
+pub mod suppressed;
 pub mod tokens;

@@ -20,11 +20,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<(), Failure> {
         return output::line(answer.trim_end());
     }
     let answer = ask_json(&target, &path)?;
-    let cells: Vec<Vec<String>> = items(&answer, "results")
-        .iter()
-        .map(|item| ["rank", "eventType", "count"].iter().map(|key| text(item, key)).collect())
-        .collect();
-    output::rows(Format::Table, &["rank", "eventType", "count"], &cells)?;
+    table(items(&answer, "results"), ["rank", "eventType", "count"])?;
     summary(&answer)
 }
 
@@ -42,11 +38,7 @@ pub(crate) fn series(args: &SeriesArgs) -> Result<(), Failure> {
         return output::line(answer.trim_end());
     }
     let answer = ask_json(&target, &path)?;
-    let cells: Vec<Vec<String>> = items(&answer, "points")
-        .iter()
-        .map(|item| ["start", "count", "complete"].iter().map(|key| text(item, key)).collect())
-        .collect();
-    output::rows(Format::Table, &["start", "count", "complete"], &cells)?;
+    table(items(&answer, "points"), ["start", "complete", "count"])?;
     summary(&answer)
 }
 
@@ -86,15 +78,24 @@ pub(crate) fn keys(command: &KeysCommand) -> Result<(), Failure> {
     match command {
         KeysCommand::List { target, output } => {
             let answer = ask_json(&Target::open(target, Role::Admin)?, "/v1/keys")?;
-            list(&answer, "keys", &["number", "kind", "name", "createdAt", "revokedAt"], *output)
+            list(
+                &answer,
+                "keys",
+                &["number", "kind", "name", "scopes", "createdAt", "revokedAt"],
+                *output,
+            )
         }
-        KeysCommand::Create { kind, name, target } => {
+        KeysCommand::Create { kind, scope, name, target } => {
             let kind = match kind {
                 KindArg::Write => "write",
                 KindArg::Read => "read",
                 KindArg::Admin => "admin",
             };
-            let body = json!({"kind": kind, "name": name}).to_string();
+            let mut body = json!({"kind": kind, "name": name});
+            if let Some(scope) = scope {
+                body["scopes"] = json!([scope.name()]);
+            }
+            let body = body.to_string();
             let target = Target::open(target, Role::Admin)?;
             let answer = target.ask("POST", "/v1/keys", Some(body.as_bytes()))?;
             let made: Value = serde_json::from_slice(&answer)?;
@@ -159,6 +160,21 @@ fn list(answer: &Value, key: &str, headings: &[&str], format: Format) -> Result<
     output::rows(format, headings, &cells)
 }
 
+/// Items that have a count, each with a bar as long as its count.
+fn table(items: &[Value], headings: [&str; 3]) -> Result<(), Failure> {
+    let count = |item: &Value| text(item, "count").parse::<u64>().unwrap_or(0);
+    let most = items.iter().map(count).max().unwrap_or(0);
+    let cells: Vec<Vec<String>> = items
+        .iter()
+        .map(|item| {
+            let texts = headings.iter().map(|heading| text(item, heading));
+            texts.chain([output::bar(count(item), most)]).collect()
+        })
+        .collect();
+    let [one, two, three] = headings;
+    output::rows(Format::Table, &[one, two, three, ""], &cells)
+}
+
 /// What a reader of the table must know beside the numbers.
 fn summary(answer: &Value) -> Result<(), Failure> {
     let window = answer.get("window").cloned().unwrap_or_default();
@@ -171,6 +187,12 @@ fn summary(answer: &Value) -> Result<(), Failure> {
         text(answer, "total"),
         text(answer, "asOf"),
     ))?;
+    if let Some(below) = answer["suppressedBelow"].as_u64() {
+        output::note(format!("counts of a type in an hour below {below} are left out"));
+    }
+    if answer["staleMinutes"].as_i64().is_some_and(|minutes| minutes > 0) {
+        output::note("parts of it were restated and are not folded again yet");
+    }
     if answer["dirtyHours"].as_i64().is_some_and(|hours| hours > 0) {
         output::note(format!(
             "dirty hours in it: {}; tally late list says what their counts lack",

@@ -3,6 +3,10 @@
 mod count;
 mod dedup;
 mod generate;
+mod kafka;
+mod query;
+
+pub(crate) use query::BenchQueryArgs;
 
 use serde::Serialize;
 use tally_model::clock::Clock;
@@ -18,6 +22,8 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Count(args) => count::run(args),
         BenchCommand::Dedup(args) => dedup::run(args),
+        BenchCommand::Kafka(args) => kafka::run(args),
+        BenchCommand::Query(args) => query::run(args),
         BenchCommand::Generate(args) => generate::run(args),
     }
 }

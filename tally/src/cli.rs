@@ -82,6 +82,9 @@ pub(crate) enum Command {
     /// Make a checkpoint now and keep it under a name.
     #[command(after_help = crate::savepoint::HELP)]
     Savepoint(crate::savepoint::SavepointArgs),
+    /// Fold minutes into hours and hours into days.
+    #[command(after_help = crate::rollup::HELP)]
+    Rollup(crate::rollup::RollupArgs),
     /// The keyspace of counts on ScyllaDB or Cassandra.
     #[command(subcommand)]
     Store(crate::store::StoreCommand),
@@ -286,9 +289,21 @@ pub(crate) enum BenchCommand {
     /// The counting pipeline over an embedded log, stage by stage.
     #[command(after_help = "Example:\n  tally bench count --events 5000000 --workers 2 -o json")]
     Count(BenchCountArgs),
+    /// The counting pipeline over a topic of its own, with the plain Kafka client beside it.
+    #[command(
+        after_help = "Examples:\n  tally bench kafka --events 5000000 --workers 2 -o json\n  tally \
+                            bench kafka --log kafka://127.0.0.1:9092 --counts \
+                            cql://127.0.0.1:9042"
+    )]
+    Kafka(BenchKafkaArgs),
     /// The dedup state alone, on one core.
     #[command(after_help = "Example:\n  tally bench dedup --held 50000000 -o json")]
     Dedup(BenchDedupArgs),
+    /// Top-K answers over three years of rows in the embedded store.
+    #[command(after_help = "Example:\n  tally bench query --slots 1000 -o json\n\nThe rows are \
+                            written into a temporary folder (about 8 bytes a slot and row, 105,000 \
+                            rows) and removed afterwards.")]
+    Query(crate::bench::BenchQueryArgs),
     /// Write a seeded synthetic log into a new data folder, for tests and trials.
     Generate(GenerateArgs),
 }
@@ -329,6 +344,24 @@ pub(crate) struct BenchCountArgs {
     /// Worker threads of the dataflow.
     #[arg(long, default_value_t = 2)]
     pub(crate) workers: u16,
+    /// Form of the report.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchKafkaArgs {
+    #[command(flatten)]
+    pub(crate) synth: SynthArgs,
+    /// Worker threads of the dataflow, and consumers of the plain client.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) workers: u16,
+    /// Brokers, without a topic; by default those of scripts/services.
+    #[arg(long, value_name = "URL", default_value = "kafka://127.0.0.1:19092")]
+    pub(crate) log: String,
+    /// Servers for the counts, without a keyspace; by default an embedded store.
+    #[arg(long, value_name = "URL")]
+    pub(crate) counts: Option<String>,
     /// Form of the report.
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) output: Format,

@@ -33,6 +33,7 @@ pub(crate) struct Settings {
     pub(crate) privacy: Privacy,
     pub(crate) collector: Collector,
     pub(crate) query: Query,
+    pub(crate) jobs: Jobs,
 }
 
 /// How the counting pipeline runs.
@@ -102,6 +103,16 @@ pub(crate) struct Collector {
 #[derive(Clone, Debug)]
 pub(crate) struct Query {
     pub(crate) cache_bytes: usize,
+    /// Counts of an hour below this are not shown to tokens without the raw scope.
+    pub(crate) suppress_below: u64,
+    /// The shortest range that such tokens may ask for.
+    pub(crate) min_width_ms: i64,
+}
+
+/// Work on stored rows.
+#[derive(Clone, Debug)]
+pub(crate) struct Jobs {
+    pub(crate) rollup_every_ms: u64,
 }
 
 impl Settings {
@@ -143,7 +154,12 @@ impl Settings {
                 key_cache_ttl_ms: layers.duration_u64("privacy.key_cache_ttl", 6_000, DAY_MS)?,
             },
             collector: collector(layers)?,
-            query: Query { cache_bytes: layers.size_usize("query.cache", 1 << 20, 1 << 40)? },
+            query: Query {
+                cache_bytes: layers.size_usize("query.cache", 1 << 20, 1 << 40)?,
+                suppress_below: layers.count("query.suppress_below", 1, 1_000_000)?,
+                min_width_ms: layers.duration("query.min_width", HOUR_MS, 3_650 * DAY_MS)?,
+            },
+            jobs: Jobs { rollup_every_ms: layers.duration_u64("jobs.rollup_every", 100, DAY_MS)? },
         };
         settings.check_retention(&settings.fixed.dedup.value)?;
         let fixed = &settings.fixed;

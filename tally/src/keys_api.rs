@@ -39,6 +39,8 @@ const NAME_BYTES_MAX: usize = 256;
 struct NewKey {
     kind: String,
     name: String,
+    /// Of a read token; all if they are not named.
+    scopes: Option<Vec<Scope>>,
 }
 
 async fn list(State(api): State<Arc<KeysApi>>, headers: HeaderMap) -> Result<Response, Response> {
@@ -55,22 +57,28 @@ async fn create(
 ) -> Result<Response, Response> {
     // Who sends the body must be known before a byte of it is read.
     admin(&api.tokens, &headers)?;
-    let new: NewKey = object(body, "bad_key", "kind and name").await?;
+    let new: NewKey = object(body, "bad_key", "kind, name and scopes").await?;
     let bad = |detail| problem(StatusCode::BAD_REQUEST, "bad_key", detail);
     if new.name.trim().is_empty() || new.name.len() > NAME_BYTES_MAX {
         return Err(bad("a name has 1 to 256 bytes"));
     }
-    let (kind, scopes): (_, &[Scope]) = match new.kind.as_str() {
-        "write" => (TokenKind::Write, &[]),
-        "read" => (TokenKind::Read, &[Scope::Stats, Scope::StatsRaw]),
-        "admin" => (TokenKind::Admin, &[]),
+    let kind = match new.kind.as_str() {
+        "write" => TokenKind::Write,
+        "read" => TokenKind::Read,
+        "admin" => TokenKind::Admin,
         _ => return Err(bad("kind is one of write, read, admin")),
+    };
+    let scopes = match (kind, new.scopes) {
+        (TokenKind::Read, None) => vec![Scope::Stats, Scope::StatsRaw],
+        (TokenKind::Read, Some(scopes)) if !scopes.is_empty() => scopes,
+        (TokenKind::Write | TokenKind::Admin, None) => Vec::new(),
+        _ => return Err(bad("a read token has scopes, stats or stats:raw, other keys have none")),
     };
     let random = random().map_err(|failure| unavailable(&format!("{:#}", failure.error)))?;
     let secret = format_secret(kind, random);
     let now_ms = api.clock.now_ms();
     let (tokens, shown) = (Arc::clone(&api.tokens), secret.clone());
-    let info = blocking(move || tokens.create(kind, &new.name, scopes, &secret, now_ms)).await?;
+    let info = blocking(move || tokens.create(kind, &new.name, &scopes, &secret, now_ms)).await?;
     let mut body = describe(&info);
     if let Some(fields) = body.as_object_mut() {
         fields.insert("secret".to_owned(), json!(shown));
@@ -101,6 +109,7 @@ fn describe(info: &TokenInfo) -> serde_json::Value {
             TokenKind::Admin => "admin",
         },
         "name": info.name,
+        "scopes": info.scopes,
         "createdAt": format_rfc3339(info.created_at_ms),
         "revokedAt": info.revoked_at_ms.map(format_rfc3339),
     })

@@ -26,6 +26,7 @@ mod node;
 mod output;
 mod process;
 mod roles;
+mod rollup;
 mod savepoint;
 mod serve;
 mod services;
@@ -75,6 +76,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Config(ConfigCommand::Show { config, output }) => show_config(config, *output),
         Command::Checkpoints(command) => checkpoints::checkpoints(command),
         Command::Savepoint(args) => savepoint::savepoint(args),
+        Command::Rollup(args) => rollup::rollup(args),
         Command::Store(command) => store::store(command),
         Command::Torture(args) => torture::torture(args),
         Command::Bench(command) => bench::bench(command),

@@ -25,6 +25,7 @@ use crate::demo::Demo;
 use crate::deployment::{Deployment, Missing};
 use crate::failure::{Exit, Failure};
 use crate::roles::{Plan, Role};
+use crate::rollup::RollupThread;
 use crate::savepoint::{self, SavepointsApi};
 use crate::serve::{self, ServeLimits};
 use crate::services;
@@ -51,6 +52,7 @@ pub(crate) struct Node {
     counting: Option<Counting>,
     /// Never heard of where nothing is counted.
     counting_ended: oneshot::Receiver<()>,
+    rollup: Option<RollupThread>,
     /// Somebody asked over HTTP to stop.
     stop_asked: Arc<Notify>,
     services: Option<Serving>,
@@ -169,6 +171,9 @@ impl Node {
             (None, ended, Some(nothing_ends))
         };
         let draining = Arc::new(AtomicBool::new(false));
+        let folds = plan.role.counts();
+        let rollup = folds.then(|| RollupThread::start(&deployment, settings, &mut metrics));
+        let rollup = rollup.transpose()?;
         let admin = admin::router(Admin {
             metrics,
             counting: counting.as_ref().map(Counting::watched),
@@ -189,6 +194,7 @@ impl Node {
             collector,
             counting,
             counting_ended,
+            rollup,
             stop_asked,
             draining,
             _nothing_ends: nothing_ends,
@@ -220,6 +226,10 @@ impl Node {
             Some(services) => services.end().await,
             None => true,
         };
+        if let Some(rollup) = self.rollup {
+            let stopped = tokio::task::spawn_blocking(move || rollup.stop()).await;
+            stopped.map_err(|error| Failure::new(Exit::Failed, error))?;
+        }
         let counted = match self.counting {
             Some(counting) => {
                 counting.stop();

@@ -73,6 +73,22 @@ pub(crate) fn rows(format: Format, headings: &[&str], rows: &[Vec<String>]) -> R
     }
 }
 
+/// Characters of the longest bar.
+const BAR_WIDTH: u128 = 30;
+
+/// A bar for `count` beside others of which the greatest is `most`: nothing for 0, and at least a
+/// sliver for anything else.
+pub(crate) fn bar(count: u64, most: u64) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    if count == 0 || most == 0 {
+        return String::new();
+    }
+    let eighths = (u128::from(count) * BAR_WIDTH * 8 / u128::from(most)).max(1);
+    let whole = usize::try_from(eighths / 8).unwrap_or(0);
+    let rest = usize::try_from(eighths % 8).ok().and_then(|rest| EIGHTHS.get(rest));
+    "█".repeat(whole) + rest.unwrap_or(&"")
+}
+
 /// A cell as RFC 4180 wants it; one that a spreadsheet would run as a formula is disarmed.
 fn csv_cell(cell: &str) -> String {
     let guarded = if cell.starts_with(['=', '+', '-', '@', '\t', '\r']) {
@@ -89,7 +105,23 @@ fn csv_cell(cell: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::csv_cell;
+    use super::{bar, csv_cell};
+
+    #[test]
+    fn a_bar_is_as_long_as_its_count_and_never_vanishes() {
+        let cases = [
+            (0, 100, String::new()),
+            (0, 0, String::new()),
+            (1, u64::MAX, "▏".to_owned()),
+            (100, 100, "█".repeat(30)),
+            (50, 100, "█".repeat(15)),
+            (u64::MAX, u64::MAX, "█".repeat(30)),
+            (61, 240, "█".repeat(7) + "▋"),
+        ];
+        for (count, most, want) in cases {
+            assert_eq!(bar(count, most), want, "{count} of {most}");
+        }
+    }
 
     #[test]
     fn cells_are_quoted_and_formulas_disarmed() {

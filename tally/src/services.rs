@@ -35,6 +35,8 @@ pub(crate) fn query_router(
     let query = QuerySettings {
         minutes_days: settings.retention.minutes_days,
         hours_days: settings.retention.hours_days,
+        suppress_below: settings.query.suppress_below,
+        min_width_ms: settings.query.min_width_ms,
         cache_bytes: settings.query.cache_bytes,
         type_name_bytes_max: settings.collector.limits.type_bytes,
         ..QuerySettings::default()

@@ -11,6 +11,8 @@
     reason = "support for tests: a failure is a panic, and real processes run on real time"
 )]
 
+pub mod servers;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read, Write};
 use std::path::{Path, PathBuf};
@@ -121,11 +123,20 @@ impl Node {
     /// Starts a node on `dir` with settings `KEY=VALUE` (`pipeline.lateness=1s`) and waits until it
     /// is ready. Its logs go to `dir`'s sibling `NAME.log`.
     pub fn start(dir: &Path, settings: &[(&str, &str)], flags: &[&str]) -> Self {
-        let ready = dir.with_extension("ready");
-        let log = dir.with_extension("log");
+        Self::role("up", dir, settings, flags)
+    }
+
+    /// The same for a process of one role: `collector`, `worker`, `query`. Its logs go to
+    /// `NAME.ROLE.log`; one that serves nothing has an empty `url`.
+    pub fn role(role: &str, dir: &Path, settings: &[(&str, &str)], flags: &[&str]) -> Self {
+        let of_role = |kind: &str| match role {
+            "up" => dir.with_extension(kind),
+            role => dir.with_extension(format!("{role}.{kind}")),
+        };
+        let (ready, log) = (of_role("ready"), of_role("log"));
         drop(std::fs::remove_file(&ready));
         let file = std::fs::File::options().create(true).append(true).open(&log).unwrap();
-        let mut child = Self::spawn(dir, settings, flags, file);
+        let mut child = Self::spawn(role, dir, &ready, settings, flags, file);
         let answer: Value = wait_for("the ready file", || {
             if let Some(status) = child.try_wait().unwrap() {
                 let log = std::fs::read_to_string(&log).unwrap_or_default();
@@ -133,7 +144,7 @@ impl Node {
             }
             serde_json::from_slice(&std::fs::read(&ready).ok()?).ok()
         });
-        let field = |name: &str| answer[name].as_str().unwrap().to_owned();
+        let field = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
         Self {
             child,
             url: field("url"),
@@ -145,14 +156,24 @@ impl Node {
         }
     }
 
-    fn spawn(dir: &Path, settings: &[(&str, &str)], flags: &[&str], log: std::fs::File) -> Child {
+    fn spawn(
+        role: &str,
+        dir: &Path,
+        ready: &Path,
+        settings: &[(&str, &str)],
+        flags: &[&str],
+        log: std::fs::File,
+    ) -> Child {
         let mut command = command();
+        command.arg(role);
+        if role != "worker" {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
         command
-            .arg("up")
-            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir"])
+            .args(["--admin", "127.0.0.1:0", "--data-dir"])
             .arg(dir)
             .arg("--ready-file")
-            .arg(dir.with_extension("ready"))
+            .arg(ready)
             .args(flags)
             .envs(settings.iter().map(|(key, value)| (variable(key), *value)))
             .stdin(Stdio::null())
@@ -165,7 +186,8 @@ impl Node {
     pub fn refused(dir: &Path, settings: &[(&str, &str)], flags: &[&str]) -> (Option<i32>, String) {
         let log = dir.with_extension("refused");
         let file = std::fs::File::create(&log).unwrap();
-        let mut child = Self::spawn(dir, settings, flags, file);
+        let ready = dir.with_extension("ready");
+        let mut child = Self::spawn("up", dir, &ready, settings, flags, file);
         let started = Instant::now();
         while child.try_wait().unwrap().is_none() && started.elapsed() < DEADLINE {
             std::thread::park_timeout(Duration::from_millis(20));

@@ -115,6 +115,12 @@ impl KafkaOptions {
         &self.topic
     }
 
+    /// The brokers' addresses, with commas between them.
+    #[must_use]
+    pub fn brokers(&self) -> &str {
+        &self.brokers
+    }
+
     /// The URL without its settings.
     #[must_use]
     pub fn address(&self) -> String {

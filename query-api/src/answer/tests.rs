@@ -60,7 +60,7 @@ fn an_answer_is_complete_only_when_old_enough_and_whole() {
     }
 }
 
-fn envelope(resolved: &Resolved) -> Envelope {
+pub(super) fn envelope(resolved: &Resolved) -> Envelope {
     let range = TimeRange::new(0, HOUR_MS).unwrap();
     let asked = AskedRange { requested_start_ms: 0, requested_end_ms: HOUR_MS, range };
     let window = Window::new(&asked, range, Granularity::Hour);

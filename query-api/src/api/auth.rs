@@ -9,24 +9,31 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use tally_sinks::tokens::{Scope, TokenInfo, TokenKind, Tokens};
 
+use super::QueryApi;
 use crate::problem::{Code, Problem};
+use crate::shown::View;
 
-/// Lets holders of a read token and administrators in.
-///
-/// Suppressed answers do not exist yet, so a read token without the raw scope gets none rather
-/// than an unsuppressed one.
-pub(super) fn may_read_stats(tokens: &Tokens, headers: &HeaderMap) -> Result<(), Problem> {
-    let token = authenticate(tokens, headers)?;
+/// Lets holders of a read token and administrators in, and says what they may see.
+pub(super) fn may_read_stats(api: &QueryApi, headers: &HeaderMap) -> Result<View, Problem> {
+    let token = authenticate(&api.tokens, headers)?;
     match token.kind {
-        TokenKind::Admin => Ok(()),
-        TokenKind::Read if token.scopes.contains(&Scope::StatsRaw) => Ok(()),
-        TokenKind::Read => Err(Problem::new(
-            Code::RawScopeRequired,
-            "this token lacks the scope stats:raw, and suppressed answers are not available",
-        )),
+        TokenKind::Admin => Ok(View::Raw),
+        TokenKind::Read if token.scopes.contains(&Scope::StatsRaw) => Ok(View::Raw),
+        TokenKind::Read => Ok(View::Shown { below: api.settings.suppress_below }),
         TokenKind::Write => {
             Err(Problem::new(Code::Forbidden, "a write key reads no counts; use a read token"))
         }
+    }
+}
+
+/// Lets those in who may see exact counts.
+pub(super) fn may_read_raw(api: &QueryApi, headers: &HeaderMap) -> Result<(), Problem> {
+    match may_read_stats(api, headers)? {
+        View::Raw => Ok(()),
+        View::Shown { .. } => Err(Problem::new(
+            Code::RawScopeRequired,
+            "this answer is exact, and the token lacks the scope stats:raw",
+        )),
     }
 }
 

@@ -12,42 +12,69 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tally_model::types::{TypeId, normal_name};
 use tally_sinks::registry::{NewType, Registered, RegistryError, TypeEntry, TypeStatus};
+use utoipa::ToSchema;
 
+use super::described::EventType;
 use super::negotiate::KnownTags;
-use super::stats::{internal, json, not_modified};
+use super::respond::{internal, json, not_modified};
 use super::{QueryApi, auth, store_problem};
 use crate::metrics::Route;
-use crate::problem::{Code, Problem};
+use crate::problem::{Code, Document, Problem};
 
 /// The longest body that is read.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// The answer to `GET /v1/event-types`.
-#[derive(Debug, Serialize)]
+/// All event types.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = EventTypes)]
 #[serde(rename_all = "camelCase")]
-struct Listing<'a> {
+pub(super) struct Listing<'a> {
     /// Changes with anything in the list.
     version: String,
+    /// By id.
+    #[schema(value_type = Vec<EventType>)]
     event_types: Vec<&'a TypeEntry>,
 }
 
-#[derive(Debug, Deserialize)]
+/// A type to register.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = NewEventType)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct NewBody {
+pub(super) struct NewBody {
+    /// As clients send it.
     name: String,
+    /// JSON Schema of its properties.
+    #[schema(value_type = Option<Object>)]
     schema: Option<serde_json::Value>,
+    /// Who answers for it.
     owner: Option<String>,
+    /// Whether its properties hold personal data.
     #[serde(default)]
     pii_flag: bool,
 }
 
-#[derive(Debug, Deserialize)]
+/// What to change of a type.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = EventTypeChange)]
 #[serde(deny_unknown_fields)]
-struct ChangeBody {
+pub(super) struct ChangeBody {
+    /// A deprecated type keeps its slot and still counts.
+    #[schema(value_type = String, pattern = "^(active|deprecated)$")]
     status: TypeStatus,
 }
 
 /// Lists every type by id. `__other` is not among them: it is no event type.
+#[utoipa::path(
+    get,
+    operation_id = "list_event_types",
+    path = "/v1/event-types",
+    responses(
+        (status = 200, body = Listing<'static>, description = "The types"),
+        (status = 304, description = "Nothing has changed since the answer of If-None-Match"),
+        (status = "4XX", description = "The request is wrong, or not allowed", body = Document<'static>, content_type = "application/problem+json"),
+    ),
+    security(("token" = [])),
+)]
 pub(super) async fn list(State(api): State<Arc<QueryApi>>, headers: HeaderMap) -> Response {
     let answer = async {
         auth::may_list_types(&api.tokens, &headers)?;
@@ -65,6 +92,18 @@ pub(super) async fn list(State(api): State<Arc<QueryApi>>, headers: HeaderMap) -
 }
 
 /// Registers a type: 201; the same fields again 200; other fields under a known name 409.
+#[utoipa::path(
+    post,
+    operation_id = "register_event_type",
+    path = "/v1/event-types",
+    request_body = NewBody,
+    responses(
+        (status = 201, body = EventType, description = "The type is new"),
+        (status = 200, body = EventType, description = "It was there with the same fields"),
+        (status = "4XX", description = "The request is wrong, or not allowed", body = Document<'static>, content_type = "application/problem+json"),
+    ),
+    security(("token" = [])),
+)]
 pub(super) async fn register(
     State(api): State<Arc<QueryApi>>,
     headers: HeaderMap,
@@ -86,6 +125,18 @@ pub(super) async fn register(
 }
 
 /// Changes the status of a type.
+#[utoipa::path(
+    patch,
+    operation_id = "change_event_type",
+    path = "/v1/event-types/{name}",
+    params(("name" = String, Path, description = "The type's name")),
+    request_body = ChangeBody,
+    responses(
+        (status = 200, body = EventType, description = "The type as it is now"),
+        (status = "4XX", description = "The request is wrong, or not allowed", body = Document<'static>, content_type = "application/problem+json"),
+    ),
+    security(("token" = [])),
+)]
 pub(super) async fn change(
     State(api): State<Arc<QueryApi>>,
     headers: HeaderMap,

@@ -5,27 +5,30 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, HeaderValue, Uri};
+use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tally_model::bucket::Granularity;
 use tally_model::time::format_rfc3339;
 use tally_sinks::dirty::DirtyHour;
+use utoipa::ToSchema;
 
+use super::described::LateParameters;
 use super::negotiate::{self, KnownTags};
-use super::stats::{internal, not_modified, pairs, tagged};
+use super::respond::{internal, not_modified, typed};
+use super::stats::pairs;
 use super::{QueryApi, auth, store_problem};
 use crate::answer::{Count, Window, hex};
 use crate::ask::{Format, LateAsk};
 use crate::manifest::short;
 use crate::metrics::Route;
-use crate::problem::Problem;
+use crate::problem::{Document, Problem};
 
-/// The answer.
-#[derive(Debug, Serialize)]
-struct Listing {
+/// What is not in the counts.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LateHours)]
+pub(super) struct Listing {
     window: Window,
     /// The dirty hours that start in the window, ascending; none of the others has anything noted.
     hours: Vec<LateHour>,
@@ -33,7 +36,7 @@ struct Listing {
 }
 
 /// How many events were not counted, by why.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Causes {
     late: Count,
@@ -41,7 +44,8 @@ struct Causes {
     past_window: Count,
 }
 
-#[derive(Debug, Serialize)]
+/// One dirty hour.
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct LateHour {
     start: String,
@@ -53,22 +57,39 @@ struct LateHour {
 }
 
 /// Up to where in a partition of the log the uncounted events stand.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Position {
     partition: u32,
     next_offset: Count,
 }
 
+/// What is not in the counts, by hour and cause.
+#[utoipa::path(
+    get,
+    operation_id = "late_hours",
+    path = "/v1/late-hours",
+    params(LateParameters),
+    responses(
+        (
+            status = 200,
+            description = "The dirty hours",
+            content((Listing = "application/json"), (String = "text/csv")),
+        ),
+        (status = 304, description = "Nothing has changed since the answer of If-None-Match"),
+        (status = "4XX", description = "The request is wrong, or not allowed", body = Document<'static>, content_type = "application/problem+json"),
+    ),
+    security(("token" = [])),
+)]
 pub(super) async fn list(
     State(api): State<Arc<QueryApi>>,
     headers: HeaderMap,
     uri: Uri,
 ) -> Response {
     let answer = async {
-        auth::may_read_stats(&api.tokens, &headers)?;
+        auth::may_read_raw(&api, &headers)?;
         let ask = LateAsk::parse(&pairs(&uri)?)?;
-        let format = negotiate::format(ask.format, &headers)?;
+        let format = negotiate::format(ask.format, Format::OF_LISTS, &headers)?;
         let known = KnownTags::of(&headers);
         api.blocking(move |api| api.answer_late_hours(&ask, format, &known)).await
     };
@@ -85,19 +106,18 @@ impl QueryApi {
         let range = ask.asked.range;
         let stored = self.reader.late_hours(range).map_err(|why| store_problem(&why))?;
         let listing = Listing::new(Window::new(&ask.asked, range, Granularity::Hour), &stored);
-        let (text, content_type) = match format {
-            Format::Json => {
-                (serde_json::to_string(&listing).map_err(|why| internal(&why))?, "application/json")
+        let text = match format {
+            Format::Csv => csv(&listing),
+            // Arrow is not offered.
+            Format::Json | Format::Arrow => {
+                serde_json::to_string(&listing).map_err(|why| internal(&why))?
             }
-            Format::Csv => (csv(&listing), "text/csv; charset=utf-8; header=present"),
         };
         let tag = format!("W/\"{}\"", hex(&short(Sha256::new().chain_update(&text))));
         if known.has(&tag) {
             return not_modified(&tag);
         }
-        let mut response = tagged(Body::from(text), &tag)?;
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        Ok(response)
+        typed(Body::from(text), format, &tag)
     }
 }
 

@@ -1,8 +1,12 @@
 //! The service as a client sees it.
 
 mod event_types;
+mod formats;
 mod late_hours;
+mod model;
+mod shown;
 mod stats;
+mod tiers;
 
 use axum::http::StatusCode;
 use serde_json::Value;
@@ -11,6 +15,8 @@ use crate::testing::{ADMIN, Answer, PLAIN, READ, WRITE, World, get, request, sen
 
 const NOW: &str = "2026-03-10T12:00:30Z";
 const HOUR: &str = "/v1/stats/top?start=2026-03-10T09:00:00Z&end=2026-03-10T10:00:00Z";
+/// Before the origin, so final and zero.
+const OLD_HOUR: &str = "/v1/stats/top?start=2026-03-08T09:00:00Z&end=2026-03-08T10:00:00Z";
 const SERIES: &str = "/v1/stats/series?type=a&granularity=minute\
                       &start=2026-03-10T09:00:00Z&end=2026-03-10T10:00:00Z";
 const LATE: &str = "/v1/late-hours?start=2026-03-10T00:00:00Z&end=2026-03-11T00:00:00Z";
@@ -52,9 +58,10 @@ async fn nothing_is_answered_without_a_token_that_allows_it() {
     let one = "/v1/event-types/a";
     // (method, path, body, statuses for: no token, unknown, write, plain read, read, admin)
     let cases = [
-        ("GET", HOUR, None, [401, 401, 403, 403, 200, 200]),
-        ("GET", SERIES, None, [401, 401, 403, 403, 200, 200]),
-        ("GET", "/v1/stats/top", None, [401, 401, 403, 403, 400, 400]),
+        ("GET", HOUR, None, [401, 401, 403, 400, 200, 200]),
+        ("GET", OLD_HOUR, None, [401, 401, 403, 200, 200, 200]),
+        ("GET", SERIES, None, [401, 401, 403, 400, 200, 200]),
+        ("GET", "/v1/stats/top", None, [401, 401, 403, 400, 400, 400]),
         ("GET", LATE, None, [401, 401, 403, 403, 200, 200]),
         ("GET", types, None, [401, 401, 200, 200, 200, 200]),
         ("POST", types, post, [401, 401, 403, 403, 403, 201]),
@@ -98,7 +105,7 @@ async fn a_token_counts_only_as_a_bearer_header_sent_once() {
 #[tokio::test]
 async fn a_read_token_without_the_raw_scope_is_told_what_it_lacks() {
     let replica = world().replica();
-    let answer = send(&replica, request("GET", HOUR, Some(PLAIN), None)).await;
+    let answer = send(&replica, request("GET", LATE, Some(PLAIN), None)).await;
     let json = problem(&answer, StatusCode::FORBIDDEN, "raw_scope_required");
     assert!(json["detail"].as_str().unwrap().contains("stats:raw"));
 }

@@ -11,11 +11,11 @@ fn pairs(query: &str) -> Vec<(String, String)> {
 }
 
 fn top(query: &str) -> Result<TopAsk, Problem> {
-    TopAsk::parse(&pairs(query))
+    TopAsk::parse(&pairs(query), Rules::RAW)
 }
 
 fn series(query: &str) -> Result<SeriesAsk, Problem> {
-    SeriesAsk::parse(&pairs(query))
+    SeriesAsk::parse(&pairs(query), Rules::RAW)
 }
 
 const HOUR: &str = "start=2026-03-10T09:00:00Z&end=2026-03-10T10:00:00Z";
@@ -121,7 +121,7 @@ fn all_errors_of_a_request_are_told_at_once_and_name_what_is_allowed() {
     assert!(message.contains("allowed are start, end, k, snap, format"), "{message}");
     assert!(message.contains("given more than once"), "{message}");
     assert!(message.contains("true or false"), "{message}");
-    assert!(message.contains("json or csv"), "{message}");
+    assert!(message.contains("one of json, csv, arrow"), "{message}");
 }
 
 #[test]

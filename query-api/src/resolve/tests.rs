@@ -47,6 +47,7 @@ impl Rows {
         for part in parts {
             match part.version {
                 Version::Row(_) => sum.add(&self.0[&part.bucket].vector).unwrap(),
+                Version::Shown { .. } => unreachable!("resolve knows none"),
                 Version::Children(_) => {
                     for child in part.bucket.children() {
                         sum.add(&self.0[&child].vector).unwrap();

@@ -10,9 +10,9 @@ use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlValue;
 use tally_model::bucket::{Bucket, Period};
 use tokio::sync::OnceCell;
-use tokio::task::JoinSet;
 
 use super::layout::{SMALL, StoredVector, VECTOR, corrupt_vector, partition, read_small};
+use super::parallel::side_by_side;
 use super::schema::serial_read;
 use super::session::{Client, Session, Values};
 use crate::counts::{CountsStore, PutCondition, PutOutcome, Row, SmallRow};
@@ -20,8 +20,6 @@ use crate::error::StoreError;
 
 /// Vectors read by one request: with 4,000 slots that is 16 MB.
 const SLICE_ROWS: usize = 512;
-/// Requests under way at a time for one call.
-const REQUESTS_MAX: usize = 16;
 /// How often a row that changes while it is read is read again.
 const READS_MAX: u32 = 20;
 
@@ -251,23 +249,16 @@ fn runs(buckets: &[Bucket]) -> Vec<Run> {
 
 /// The rows of `buckets` in their order, read slice by slice, several at a time.
 async fn rows(call: Call, buckets: Vec<Bucket>) -> Result<Vec<Option<Row>>, StoreError> {
-    let mut found: BTreeMap<(_, i64), Row> = BTreeMap::new();
-    let mut waiting = runs(&buckets).into_iter();
-    let mut reading = JoinSet::new();
-    loop {
-        while reading.len() < REQUESTS_MAX / 2
-            && let Some(run) = waiting.next()
-        {
-            let call = call.clone();
-            reading.spawn(async move { call.whole_rows(run.period, run.from_ms, run.to_ms).await });
-        }
-        let Some(read) = reading.join_next().await else { break };
-        let read = read.map_err(|error| StoreError::unavailable("read rows", error))??;
-        found.extend(read.into_iter().map(|row| {
-            let bucket = row.small.bucket;
-            ((bucket.granularity(), bucket.start_ms()), row)
-        }));
-    }
+    let slices = side_by_side(runs(&buckets).into_iter(), move |run| {
+        let call = call.clone();
+        async move { call.whole_rows(run.period, run.from_ms, run.to_ms).await }
+    });
+    let slices = slices.await?;
+    let found: BTreeMap<(_, i64), Row> = slices
+        .into_iter()
+        .flatten()
+        .map(|row| ((row.small.bucket.granularity(), row.small.bucket.start_ms()), row))
+        .collect();
     let row = |bucket: &Bucket| found.get(&(bucket.granularity(), bucket.start_ms())).cloned();
     Ok(buckets.iter().map(row).collect())
 }

@@ -4,6 +4,8 @@
 //! many partitions and a scan still goes in order. `meta_buckets` names the buckets that a table
 //! has, so that the scan of a small table is two reads.
 
+mod batches;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,15 +13,13 @@ use scylla::frame::types::Consistency;
 use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlValue;
 use tokio::sync::OnceCell;
-use tokio::task::JoinSet;
 
+use self::batches::batches;
+use super::parallel::{Unfinished, side_by_side};
 use super::schema::serial_read;
 use super::session::{Client, Columns, Session, Values};
 use crate::error::StoreError;
 use crate::meta::{CasOutcome, KeyValue, MetaStore, Table};
-
-/// Requests under way at a time for one call.
-const REQUESTS_MAX: usize = 16;
 
 /// A [`MetaStore`] in a CQL keyspace; made by [`super::CqlStore::meta`].
 #[derive(Clone, Debug)]
@@ -268,7 +268,7 @@ impl Call {
         });
         let mut outcomes: BTreeMap<usize, CasOutcome> =
             inserted.await?.into_iter().flatten().collect();
-        let lost = || StoreError::unknown("insert rows", Lost);
+        let lost = || StoreError::unknown("insert rows", Unfinished);
         (0..count).map(|index| outcomes.remove(&index).ok_or_else(lost)).collect()
     }
 
@@ -319,57 +319,6 @@ impl Call {
     }
 }
 
-/// Bytes and rows of one conditional batch.
-const BATCH_BYTES: usize = 64 << 10;
-const BATCH_ROWS: usize = 100;
-
-fn batches(rows: Vec<(usize, KeyValue)>) -> Vec<Vec<(usize, KeyValue)>> {
-    let mut batches: Vec<Vec<(usize, KeyValue)>> = Vec::new();
-    let mut bytes = usize::MAX;
-    for row in rows {
-        let row_bytes = row.1.0.len() + row.1.1.len();
-        let full = batches.last().is_none_or(|batch| batch.len() >= BATCH_ROWS);
-        if full || bytes.saturating_add(row_bytes) > BATCH_BYTES {
-            batches.push(Vec::new());
-            bytes = 0;
-        }
-        bytes += row_bytes;
-        if let Some(batch) = batches.last_mut() {
-            batch.push(row);
-        }
-    }
-    batches
-}
-
-/// A part of the work panicked.
-#[derive(Debug, thiserror::Error)]
-#[error("the work was not finished")]
-struct Lost;
-
-/// Does the work of all items, several at a time; ends with the first error.
-async fn side_by_side<I, T, F>(
-    mut items: impl Iterator<Item = I>,
-    work: impl Fn(I) -> F,
-) -> Result<Vec<T>, StoreError>
-where
-    T: Send + 'static,
-    F: Future<Output = Result<T, StoreError>> + Send + 'static,
-{
-    let (mut done, mut working) = (Vec::new(), JoinSet::new());
-    loop {
-        while working.len() < REQUESTS_MAX
-            && let Some(item) = items.next()
-        {
-            working.spawn(work(item));
-        }
-        match working.join_next().await {
-            Some(Ok(result)) => done.push(result?),
-            Some(Err(_panicked)) => return Err(StoreError::unknown("do all of it", Lost)),
-            None => return Ok(done),
-        }
-    }
-}
-
 fn value_of(table: Table, row: &Columns) -> Result<Vec<u8>, StoreError> {
     row.blob("value").map(<[u8]>::to_vec).ok_or_else(|| corrupt(table))
 }
@@ -416,14 +365,5 @@ mod tests {
         let buckets = keys.map(bucket);
         assert!(buckets.is_sorted());
         assert_eq!(buckets, [-1, 0, 0, 7, 255]);
-    }
-
-    #[test]
-    fn a_batch_is_bounded_in_rows_and_bytes() {
-        let row = |index, bytes| (index, (vec![1], vec![0; bytes]));
-        let sizes = |rows| batches(rows).iter().map(Vec::len).collect::<Vec<_>>();
-        assert_eq!(sizes((0..201).map(|index| row(index, 1)).collect()), [100, 100, 1]);
-        assert_eq!(sizes((0..3).map(|index| row(index, 40 << 10)).collect()), [1, 1, 1]);
-        assert_eq!(sizes(Vec::new()), Vec::<usize>::new());
     }
 }

@@ -7,7 +7,14 @@ mod races;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
+use scylla::client::session_builder::SessionBuilder;
+use scylla::serialize::row::SerializeRow;
+use tally_model::bucket::{Bucket, MINUTE_MS};
+use tally_model::revision::{Generation, Revision};
+use tally_model::vector::CountVector;
+use tally_sinks::counts::{Row, RowSource, SmallRow, WriterId};
 use tally_sinks::cql::{CqlOptions, CqlStore};
 
 /// Where the tests' server is.
@@ -26,9 +33,8 @@ struct Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        if let Err(error) = CqlStore::drop_keyspace(&self.options) {
-            eprintln!("the keyspace {} stays: {error}", self.name);
-        }
+        // It may be gone already; what is left of it harms nobody.
+        drop(CqlStore::drop_keyspace(&self.options));
     }
 }
 
@@ -41,15 +47,85 @@ impl Keyspace {
     }
 
     fn open(&self) -> CqlStore {
-        CqlStore::open(&self.0.options).unwrap_or_else(|error| {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            panic!("{error} ({cause:?}); start the server with: scripts/services start cassandra")
-        })
+        CqlStore::open(&self.0.options)
+            .expect("the server answers; start it with: scripts/services start cassandra")
+    }
+
+    fn options(&self) -> &CqlOptions {
+        &self.0.options
+    }
+
+    /// Runs a statement in the keyspace as somebody else would.
+    fn execute(&self, statement: &str) {
+        self.execute_with(statement, ());
+    }
+
+    fn execute_with(&self, statement: &str, values: impl SerializeRow) {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let session = SessionBuilder::new().known_node(address()).build().await;
+            let session = session.expect("the server answers");
+            session.use_keyspace(&self.0.name, false).await.expect("the keyspace is there");
+            session.query_unpaged(statement, values).await.expect("a valid statement");
+        });
+    }
+
+    /// Writes a row without any condition, with its vector or without.
+    fn plant(&self, row: &Row, with_vector: bool) {
+        let (small, start_ms) = (&row.small, row.small.bucket.start_ms());
+        let (revision, writer) = (small.revision.raw(), small.writer.0.cast_signed());
+        let period = small.bucket.period().start_ms();
+        self.execute_with(
+            "INSERT INTO counts (granularity, period, kind, start, revision, writer, written_at, \
+             source, digest, width) VALUES (1, ?, 0, ?, ?, ?, 0, 1, 0, ?)",
+            (period, start_ms, revision, writer, small.width.cast_signed()),
+        );
+        if with_vector {
+            self.execute_with(
+                "INSERT INTO counts (granularity, period, kind, start, revision, writer, vector) \
+                 VALUES (1, ?, 1, ?, ?, ?, ?)",
+                (period, start_ms, revision, writer, row.vector.to_bytes()),
+            );
+        }
     }
 
     /// The same keyspace through another address.
     fn through(&self, address: &str) -> CqlOptions {
         options(address, &self.0.name)
+    }
+}
+
+/// Revision of the streaming path at `round`, from 1.
+fn revision(round: i64) -> Revision {
+    Revision::streaming(Generation::new(1).expect("small"), round).expect("a time")
+}
+
+/// The row of a minute that `writer` puts in `round`; every round has a vector of its own.
+fn row(minute: i64, round: i64, writer: u64, slots: usize) -> Row {
+    let seed = round.unsigned_abs() * 10 + writer;
+    let counts = (0..).map(|slot: u64| seed * 7_919 + slot).take(slots).collect();
+    let small = SmallRow {
+        bucket: Bucket::minute(minute * MINUTE_MS),
+        revision: revision(round),
+        writer: WriterId(writer),
+        written_at_ms: round,
+        source: RowSource::Stream,
+        digest: 0,
+        width: u32::try_from(slots).expect("few"),
+    };
+    Row { small, vector: CountVector::from_counts(counts) }
+}
+
+/// Asks until there is an answer.
+#[expect(clippy::disallowed_methods, reason = "a deadline for a real server needs the real clock")]
+fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(found) = probe() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within 30 s");
+        std::thread::yield_now();
     }
 }
 

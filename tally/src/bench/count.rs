@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use tally_dataflow::{CountProgress, Mode, Stages};
+use tally_dataflow::{CountOptions, CountParts, CountProgress, Mode, Stages};
 use tally_eventlog::{EventLog, ReadLimits};
 
 use super::{Row, generate, measure, print};
 use crate::cli::BenchCountArgs;
 use crate::clock::SystemClock;
+use crate::config::Settings;
 use crate::count;
 use crate::deployment::{Deployment, Missing};
 use crate::failure::{Exit, Failure};
@@ -25,38 +26,54 @@ pub(super) fn run(args: &BenchCountArgs) -> Result<(), Failure> {
     let deployment = Deployment::open(folder.path(), Missing::Create, &settings, clock)?;
     output::note(format!("writing {} records into {}", args.synth.events, folder.path().display()));
     let mut rows = vec![measure("generate", || generate::fill(&deployment, &args.synth, |_| {}))?];
-    rows.push(measure("raw", || raw(deployment.event_log()?.as_ref(), usize::from(args.workers)))?);
+    rows.extend(stages(&deployment, &settings, args.workers)?);
+    print("count", &rows, args.output)
+}
+
+/// Reads the deployment's log again and again, each time with one stage more.
+pub(super) fn stages(
+    deployment: &Deployment,
+    settings: &Settings,
+    workers: u16,
+) -> Result<Vec<Row>, Failure> {
+    let log = deployment.event_log()?;
+    let mut rows = vec![measure("raw", || raw(log.as_ref(), usize::from(workers)))?];
     for (name, stages, checkpoints) in [
         ("decode", Stages::Decode, false),
         ("dedup", Stages::Dedup, false),
         ("count", Stages::All, false),
         ("checkpoints", Stages::All, true),
     ] {
-        let mut options = count::options(&deployment, &settings, Mode::Bounded, &Start::default());
+        let mut options = count::options(deployment, settings, Mode::Bounded, &Start::default());
         options.stages = stages;
         let progress = Arc::new(CountProgress::default());
         let start = Start::default();
-        let mut parts = count::parts(&deployment, &settings, &start, progress, Arc::default())?;
+        let mut parts = count::parts(deployment, settings, &start, progress, Arc::default())?;
         if !checkpoints {
             parts.checkpoints = None;
         }
-        let progress = Arc::clone(&parts.progress);
-        let mut more = serde_json::Map::new();
-        let mut row: Row = measure(name, || {
-            let report = tally_dataflow::run(parts, options).map_err(count::failure)?;
-            more.insert("counted".to_owned(), json!(report.totals.counted));
-            more.insert("repeats".to_owned(), json!(report.totals.repeats));
-            if checkpoints {
-                more.insert("checkpoints".to_owned(), json!(progress.checkpoints().written()));
-                let bytes = progress.checkpoints().bytes();
-                more.insert("checkpoint_bytes".to_owned(), json!(bytes));
-            }
-            Ok(report.totals.records)
-        })?;
-        row.more = more;
-        rows.push(row);
+        rows.push(stage(name, parts, options)?);
     }
-    print("count", &rows, args.output)
+    Ok(rows)
+}
+
+fn stage(name: &'static str, parts: CountParts, options: CountOptions) -> Result<Row, Failure> {
+    let progress = Arc::clone(&parts.progress);
+    let checkpoints = parts.checkpoints.is_some();
+    let mut more = serde_json::Map::new();
+    let mut row: Row = measure(name, || {
+        let report = tally_dataflow::run(parts, options).map_err(count::failure)?;
+        more.insert("counted".to_owned(), json!(report.totals.counted));
+        more.insert("repeats".to_owned(), json!(report.totals.repeats));
+        if checkpoints {
+            more.insert("checkpoints".to_owned(), json!(progress.checkpoints().written()));
+            let bytes = progress.checkpoints().bytes();
+            more.insert("checkpoint_bytes".to_owned(), json!(bytes));
+        }
+        Ok(report.totals.records)
+    })?;
+    row.more = more;
+    Ok(row)
 }
 
 /// Reads every record and does nothing with it: the ceiling of the log.

@@ -59,6 +59,9 @@ pub(crate) enum KeysCommand {
         /// What it opens.
         #[arg(long, value_enum)]
         kind: KindArg,
+        /// What a read token sees: all counts, or only whole hours without their small counts.
+        #[arg(long, value_enum, value_name = "SCOPE")]
+        scope: Option<ScopeArg>,
         /// What it is for.
         #[arg(long)]
         name: String,
@@ -72,6 +75,25 @@ pub(crate) enum KeysCommand {
         #[command(flatten)]
         target: TargetArgs,
     },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ScopeArg {
+    /// Final counts by whole hours, small ones left out.
+    Stats,
+    /// Exact counts by minute.
+    #[value(name = "stats:raw")]
+    StatsRaw,
+}
+
+impl ScopeArg {
+    /// The word of the API.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Stats => "stats",
+            Self::StatsRaw => "stats:raw",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

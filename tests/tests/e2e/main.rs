@@ -10,6 +10,7 @@ mod dedup;
 mod late;
 mod live;
 mod real_data;
+mod rollup;
 mod synthetic;
 mod tidy;
 mod torture;

@@ -3,14 +3,16 @@
 //! The data lies beside the repository in `shared/data`. On a machine without it these tests say
 //! that they are left out; everything else runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tally_model::bucket::DAY_MS;
 use tally_model::time::parse_rfc3339;
+use tally_tests::servers::Servers;
 use tally_tests::{
-    Node, copy_folder, counts_by_minute, now_ms, read_lines, tally_ok, time, write_lines,
+    Node, copy_folder, counts_by_minute, now_ms, read_lines, tally_with, time, variable,
+    write_lines,
 };
 
 /// Minutes are kept for two days more than by default, because the data spans 60.
@@ -77,39 +79,38 @@ fn time_of(line: &str) -> &str {
     line.split_once("\"eventTime\":").unwrap().1.trim_start().split('"').nth(1).unwrap()
 }
 
-fn import(set: &DataSet, dir: &Path) {
+fn import(set: &DataSet, dir: &Path, settings: &[(&str, &str)]) {
     let (dir, file) = (dir.to_str().unwrap(), set.file.to_str().unwrap());
-    tally_ok(&["import", file, "--data-dir", dir, "--received-at", "event-time"]);
+    run(settings, &["import", file, "--data-dir", dir, "--received-at", "event-time"]);
 }
 
-fn count_and_compare(set: &DataSet, dir: &Path, workers: usize, every_cell: bool) {
-    let config = dir.with_extension("toml");
-    std::fs::write(&config, "[retention]\nminutes = \"62d\"\n").unwrap();
-    tally_ok(&[
-        "worker",
-        "--bounded",
-        "--workers",
-        &workers.to_string(),
-        "--data-dir",
-        dir.to_str().unwrap(),
-        "--config",
-        config.to_str().unwrap(),
-    ]);
-    let node = Node::start(dir, &[KEPT], &[]);
+/// Runs a command that must succeed, with settings.
+fn run(settings: &[(&str, &str)], args: &[&str]) -> String {
+    let variables: Vec<(String, &str)> =
+        settings.iter().map(|(key, value)| (variable(key), *value)).collect();
+    let variables: Vec<(&str, &str)> =
+        variables.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    let finished = tally_with(&variables, args);
+    assert_eq!(finished.code, 0, "{args:?}: {}", finished.stderr);
+    finished.stdout
+}
+
+fn count_and_compare(set: &DataSet, dir: &Path, workers: usize, settings: &[(&str, &str)]) {
+    let (folder, count) = (dir.to_str().unwrap(), workers.to_string());
+    run(settings, &["worker", "--bounded", "--workers", &count, "--data-dir", folder]);
+    let node = Node::start(dir, settings, &[]);
     compare_answers(set, &node);
-    if every_cell {
-        let first_ms = set.counts.keys().next().unwrap().0;
-        let last_ms = set.counts.keys().next_back().unwrap().0;
-        let counted = counts_by_minute(&node, &set.types, first_ms, last_ms + 60_000);
-        let wrong: Vec<_> = set
-            .counts
-            .iter()
-            .filter(|(cell, count)| counted.get(*cell) != Some(count))
-            .take(5)
-            .collect();
-        assert!(wrong.is_empty(), "{workers} workers: {wrong:?} and more are different");
-        assert_eq!(counted.len(), set.counts.len(), "{workers} workers: cells too many");
-    }
+    let first_ms = set.counts.keys().next().unwrap().0;
+    let last_ms = set.counts.keys().next_back().unwrap().0;
+    let counted = counts_by_minute(&node, &set.types, first_ms, last_ms + 60_000);
+    let wrong: Vec<_> = set
+        .counts
+        .iter()
+        .filter(|(cell, count)| counted.get(*cell) != Some(count))
+        .take(5)
+        .collect();
+    assert!(wrong.is_empty(), "{workers} workers: {wrong:?} and more are different");
+    assert_eq!(counted.len(), set.counts.len(), "{workers} workers: cells too many");
     assert!(node.terminate().success());
 }
 
@@ -151,11 +152,11 @@ fn two_hours_of_github_events_give_the_independent_counts_with_any_number_of_wor
     let folder = tempfile::tempdir().unwrap();
     let set = shifted(&data, "gharchive", folder.path());
     let imported = folder.path().join("imported");
-    import(&set, &imported);
+    import(&set, &imported, &[]);
     for workers in [1, 2, 4] {
         let dir = folder.path().join(format!("workers-{workers}"));
         copy_folder(&imported, &dir);
-        count_and_compare(&set, &dir, workers, true);
+        count_and_compare(&set, &dir, workers, &[KEPT]);
     }
 }
 
@@ -165,12 +166,26 @@ fn sixty_days_of_flights_give_the_independent_counts_with_any_number_of_workers(
     let folder = tempfile::tempdir().unwrap();
     let set = shifted(&data, "flights", folder.path());
     let imported = folder.path().join("imported");
-    import(&set, &imported);
+    import(&set, &imported, &[]);
     for workers in [1, 2, 4] {
         let dir = folder.path().join(format!("workers-{workers}"));
         copy_folder(&imported, &dir);
-        count_and_compare(&set, &dir, workers, true);
+        count_and_compare(&set, &dir, workers, &[KEPT]);
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
+
+#[test]
+fn both_data_sets_give_the_independent_counts_over_kafka_and_cassandra() {
+    let Some(data) = data_folder() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for (name, workers) in [("gharchive", 2), ("flights", 3)] {
+        let servers = Servers::new();
+        let set = shifted(&data, name, folder.path());
+        let dir = folder.path().join(format!("{name}-over-servers"));
+        let settings = servers.settings(&[KEPT]);
+        import(&set, &dir, &settings);
+        count_and_compare(&set, &dir, workers, &settings);
     }
 }
 
@@ -178,16 +193,55 @@ fn sixty_days_of_flights_give_the_independent_counts_with_any_number_of_workers(
 fn github_events_posted_live_with_repeated_requests_give_an_independent_tally() {
     let Some(data) = data_folder() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let node = Node::start(&folder.path().join("data"), &[("pipeline.watermark_delay", "1s")], &[]);
+    let settings = [("pipeline.watermark_delay", "1s")];
+    let node = Node::start(&folder.path().join("data"), &settings, &[]);
+    let events = github(&data);
+    register(&node, &events.1);
+    post_and_compare(events, &node, &node);
+    assert!(node.terminate().success());
+}
+
+#[test]
+fn github_events_posted_to_a_collector_give_an_independent_tally_through_kafka_and_cassandra() {
+    let Some(data) = data_folder() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let servers = Servers::new();
+    let settings = servers.settings(&[("pipeline.watermark_delay", "1s")]);
+    let dir = folder.path().join("data");
+    let worker = Node::role("worker", &dir, &settings, &["--workers", "2"]);
+    let query = Node::role("query", &dir, &settings, &[]);
+    let events = github(&data);
+    // A collector that runs already would learn of the types some seconds later.
+    register(&query, &events.1);
+    let collector = Node::role("collector", &dir, &settings, &[]);
+    post_and_compare(events, &collector, &query);
+    for node in [collector, query, worker] {
+        assert!(node.terminate().success());
+    }
+}
+
+/// The events of two hours, and their types in order.
+fn github(data: &Path) -> (Vec<Value>, Vec<String>) {
     let mut events: Vec<Value> = Vec::new();
     read_lines(&data.join("gharchive.ndjson.gz"), |line| {
         events.push(serde_json::from_str(line).unwrap());
     });
-    let mut types: Vec<String> =
+    let types: BTreeSet<String> =
         events.iter().map(|event| event["eventType"].as_str().unwrap().to_owned()).collect();
-    types.sort();
-    types.dedup();
+    (events, types.into_iter().collect())
+}
+
+fn register(node: &Node, types: &[String]) {
     node.register(&types.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+/// Posts events to `collector`, some requests twice, and compares what `query` tells with an
+/// independent tally.
+fn post_and_compare(
+    (mut events, types): (Vec<Value>, Vec<String>),
+    collector: &Node,
+    query: &Node,
+) {
     // Mapped onto the ten minutes before now, in the order of the file.
     let now = now_ms();
     let mut expected: BTreeMap<(i64, String), u64> = BTreeMap::new();
@@ -200,18 +254,17 @@ fn github_events_posted_live_with_repeated_requests_give_an_independent_tally() 
     for (request, batch) in events.chunks(100).enumerate() {
         let body = serde_json::json!({ "events": batch }).to_string();
         for _ in 0..if request % 20 == 0 { 2 } else { 1 } {
-            let answer = node.post(&body).json();
+            let answer = collector.post(&body).json();
             assert_eq!(answer["accepted"], batch.len(), "{answer}");
             assert_eq!(answer["rejected"], serde_json::json!([]), "{answer}");
             assert_eq!(answer["warned"], serde_json::json!([]), "{answer}");
         }
     }
     let (start_ms, end_ms) = ((now / 60_000 - 11) * 60_000, (now / 60_000 + 1) * 60_000);
-    node.wait_readable(end_ms);
+    query.wait_readable(end_ms);
     let counted = tally_tests::wait_for("the counts of all events", || {
-        let counted = counts_by_minute(&node, &types, start_ms, end_ms);
+        let counted = counts_by_minute(query, &types, start_ms, end_ms);
         (counted.values().sum::<u64>() == 15_129).then_some(counted)
     });
     assert!(counted == expected, "the counts differ from the independent tally");
-    assert!(node.terminate().success());
 }

@@ -41,6 +41,8 @@ async fn a_top_answer_says_what_it_is_about_and_how_far_it_can_be_relied_on() {
         "missingMinutes": 0,
         "notClosed": [],
         "notClosedMinutes": 0,
+        "stale": [],
+        "staleMinutes": 0,
         "dirty": [],
         "dirtyHours": 0,
         "total": 240,
@@ -70,6 +72,7 @@ async fn an_hour_without_events_has_a_total_of_zero_and_no_results() {
     assert_eq!((&json["exact"], &json["bucketsRead"]), (&json!(true), &json!(60)));
 }
 
+/// B102.
 #[tokio::test]
 async fn types_with_one_count_come_in_the_same_order_always_and_everywhere() {
     let world = World::at(NOW);
@@ -94,6 +97,7 @@ async fn k_beyond_the_number_of_types_returns_all_that_have_events() {
     assert_eq!(answer.results().len(), 2);
 }
 
+/// B100.
 #[tokio::test]
 async fn a_bad_k_is_400_with_the_parameter_named() {
     let replica = world().replica();
@@ -105,6 +109,7 @@ async fn a_bad_k_is_400_with_the_parameter_named() {
     }
 }
 
+/// B101.
 #[tokio::test]
 async fn bounds_within_a_minute_are_refused_or_widened_and_the_window_says_so() {
     let replica = world().replica();
@@ -140,6 +145,7 @@ async fn a_raw_plus_is_refused_and_an_encoded_one_is_an_offset() {
     assert_eq!(json["total"], 240);
 }
 
+/// B104.
 #[tokio::test]
 async fn the_local_day_of_the_clock_change_is_the_sum_of_its_25_hours() {
     let world = World::at("2026-11-03T12:00:00Z");
@@ -167,6 +173,7 @@ async fn the_local_day_of_the_clock_change_is_the_sum_of_its_25_hours() {
     );
 }
 
+/// B103.
 #[tokio::test]
 async fn a_range_of_ages_is_refused_before_anything_is_read() {
     let world = world();

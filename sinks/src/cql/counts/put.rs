@@ -10,9 +10,10 @@ use scylla::value::CqlValue;
 use tally_model::bucket::{Bucket, Granularity, Period};
 use tokio::task::JoinSet;
 
-use super::{Call, REQUESTS_MAX};
+use super::Call;
 use crate::counts::{PutCondition, PutOutcome, Row, SmallRow, Verdict, judge, small_to_store};
 use crate::cql::layout::{key, small_values, vector_values, writer_value};
+use crate::cql::parallel::{REQUESTS_MAX, Unfinished};
 use crate::error::StoreError;
 
 /// Bytes of vectors in one batch. ScyllaDB refuses 1 MiB; a larger batch holds up its neighbours.
@@ -51,14 +52,9 @@ pub(super) async fn put_many(call: Call, puts: Vec<(Row, PutCondition)>) -> Vec<
         waiting = later;
         outcomes.extend(put_wave(&call, wave).await);
     }
-    let lost = || Err(StoreError::unknown("put a row", Lost));
+    let lost = || Err(StoreError::unknown("put a row", Unfinished));
     (0..count).map(|index| outcomes.remove(&index).unwrap_or_else(lost)).collect()
 }
-
-/// A part of the work panicked.
-#[derive(Debug, thiserror::Error)]
-#[error("the put was not finished")]
-struct Lost;
 
 fn first_of_each_bucket(puts: Vec<Put>) -> (Vec<Put>, Vec<Put>) {
     let mut seen = BTreeSet::new();
