@@ -5,12 +5,16 @@ use std::net::TcpStream;
 use serde_json::Value;
 use tally_tests::tally;
 
-const BROKER: &str = "127.0.0.1:19092";
-const COUNTS_SERVER: &str = "127.0.0.1:19042";
+/// The address of a server: what the variable says, or where `scripts/services` starts it.
+fn address(variable: &str, default: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_unset| default.to_owned())
+}
 
 #[test]
 fn a_seed_over_kafka_and_cassandra_does_not_differ() {
-    for server in [BROKER, COUNTS_SERVER] {
+    let broker = address("TALLY_TEST_KAFKA", "127.0.0.1:19092");
+    let counts_server = address("TALLY_TEST_CQL", "127.0.0.1:19042");
+    for server in [&broker, &counts_server] {
         let answer = TcpStream::connect(server);
         assert!(answer.is_ok(), "nothing answers at {server}: run scripts/services start first");
     }
@@ -23,9 +27,9 @@ fn a_seed_over_kafka_and_cassandra_does_not_differ() {
         "--kills",
         "3",
         "--log",
-        &format!("kafka://{BROKER}/e2e-torture"),
+        &format!("kafka://{broker}/e2e-torture"),
         "--counts",
-        &format!("cql://{COUNTS_SERVER}/e2e_torture"),
+        &format!("cql://{counts_server}/e2e_torture"),
         "-o",
         "json",
         "--dir",
