@@ -9,6 +9,10 @@ use tally_sinks::cql::{CqlOptions, CqlStore};
 
 use crate::failure::Failure;
 
+/// How long the client of Kafka tries to deliver a record, in ms. It looks about once a second; with
+/// that this lies below the append grace.
+const DELIVERY_TIMEOUT_MS: i64 = 3_000;
+
 /// Where the log and the counts of the deployments rest.
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct ServerArgs {
@@ -44,6 +48,7 @@ impl ServerArgs {
             None => None,
             Some(url) => {
                 let url = with_suffix(url, &format!("-{seed}-{run:08x}"));
+                let url = with_delivery_timeout(&url);
                 let options = KafkaOptions::parse(&url);
                 let options = options.map_err(|error| refused("--log", &error))?;
                 Some((url, options))
@@ -119,6 +124,18 @@ fn with_suffix(url: &str, suffix: &str) -> String {
     }
 }
 
+/// A URL of a log whose records are given up before the append grace has passed, as they are with
+/// the settings that users have. A record that came later would find its minute retired, or the
+/// copies of its id forgotten.
+fn with_delivery_timeout(url: &str) -> String {
+    let between = if url.contains('?') { '&' } else { '?' };
+    if url.contains("delivery.timeout.ms=") {
+        url.to_owned()
+    } else {
+        format!("{url}{between}delivery.timeout.ms={DELIVERY_TIMEOUT_MS}")
+    }
+}
+
 fn refused(argument: &str, error: &dyn std::error::Error) -> Failure {
     Failure::usage(format!("{argument}: {error}"))
 }
@@ -138,7 +155,11 @@ mod tests {
         assert_eq!(
             servers.settings(),
             [
-                ("log.url", "kafka://127.0.0.1:9092/torture-7-000000ab?queue.bytes=1048576"),
+                (
+                    "log.url",
+                    "kafka://127.0.0.1:9092/torture-7-000000ab?queue.bytes=1048576\
+                     &delivery.timeout.ms=3000"
+                ),
                 ("log.accept_settings", "true"),
                 ("counts.url", "cql://127.0.0.1:9042/torture_7_000000ab"),
             ]
