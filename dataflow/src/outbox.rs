@@ -127,6 +127,17 @@ impl Outbox {
         }
     }
 
+    /// Waits for `pause`, whatever is delivered meanwhile; ends early only if the run is to end and
+    /// has no patience with the store. Returns whether the whole pause has passed.
+    pub(crate) fn rest(&self, pause: Duration) -> bool {
+        let is_patient = |state: &mut State| matches!(state.finish, None | Some(Finish::PutAll));
+        let (_state, wait) = self
+            .changed
+            .wait_timeout_while(self.lock(), pause, is_patient)
+            .unwrap_or_else(PoisonError::into_inner);
+        wait.timed_out()
+    }
+
     /// Whether so much waits for the store that sources should pause.
     pub(crate) fn is_full(&self) -> bool {
         let (rows, bytes) = self.waiting();
@@ -179,6 +190,24 @@ mod tests {
         outbox.show_taken(8, 1);
         assert_eq!(outbox.waiting().1, 8);
         assert!(outbox.take(Duration::ZERO).rows.is_empty());
+    }
+
+    #[test]
+    fn a_rest_is_not_cut_short_by_deliveries_but_by_an_end_without_patience() {
+        for (finish, is_whole) in [
+            (None, true),
+            (Some(Finish::PutAll), true),
+            (Some(Finish::PutOnce), false),
+            (Some(Finish::Abandon), false),
+        ] {
+            let outbox = Outbox::new(1, 10);
+            outbox.deliver(0, [row(0, 2)].into_iter(), None);
+            if let Some(finish) = finish {
+                outbox.finish(finish);
+            }
+            assert_eq!(outbox.rest(Duration::from_millis(20)), is_whole, "{finish:?}");
+            assert_eq!(outbox.take(Duration::ZERO).rows.len(), 1, "{finish:?}");
+        }
     }
 
     #[test]

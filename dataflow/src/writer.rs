@@ -93,7 +93,15 @@ impl Writer {
     /// unreadable, or it fails for too long at the end of a bounded run.
     pub(crate) fn run(mut self) -> Result<(), CountError> {
         loop {
-            let taken = self.shared.outbox.take(self.pause());
+            let wait = if self.failures > 0 {
+                let _is_whole = self.shared.outbox.rest(self.pause_after_failure());
+                Duration::ZERO
+            } else if self.minutes.waiting() > 0 {
+                Duration::ZERO
+            } else {
+                IDLE_WAIT
+            };
+            let taken = self.shared.outbox.take(wait);
             let finish = taken.finish;
             self.absorb(taken);
             if finish == Some(Finish::Abandon) {
@@ -130,12 +138,9 @@ impl Writer {
         is_bounded && self.failures >= self.last_attempts && self.shared.outbox.is_full()
     }
 
-    /// How long to wait for the outbox before the next round.
-    fn pause(&self) -> Duration {
-        if self.failures > 0 {
-            return RETRY_WAIT.saturating_mul(1 << self.failures.min(10)).min(RETRY_WAIT_MAX);
-        }
-        if self.minutes.waiting() == 0 { IDLE_WAIT } else { Duration::ZERO }
+    /// How long to leave the store alone after so many failures in a row.
+    fn pause_after_failure(&self) -> Duration {
+        RETRY_WAIT.saturating_mul(1 << self.failures.min(10)).min(RETRY_WAIT_MAX)
     }
 
     fn absorb(&mut self, taken: Taken) {

@@ -229,7 +229,7 @@ pub(crate) fn failure(error: CountError) -> Failure {
             Failure::new(Exit::Refused, error)
         }
         CountError::Checkpoint(error) => checkpoints::failure(error),
-        _ => Failure::new(Exit::Failed, error),
+        _ => Failure::from(error),
     }
 }
 

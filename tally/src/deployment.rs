@@ -161,7 +161,7 @@ impl Deployment {
         let master = MasterKey::load_or_create(&master_key)
             .map_err(|error| Failure::new(Exit::Refused, error))?;
         let secrets = DeploymentSecrets::load_or_create(keys.as_ref(), &master)
-            .map_err(|error| Failure::new(Exit::Refused, error))?;
+            .map_err(|error| Failure::unless_away(Exit::Refused, error))?;
         let registry = Arc::new(Registry::open(Arc::clone(&meta))?);
         let tokens = Arc::new(Tokens::open(Arc::clone(&meta))?);
         let log_site = LogSite {
@@ -224,7 +224,7 @@ impl Deployment {
     /// The log. One on a server is reached for when it is first asked for.
     ///
     /// # Errors
-    /// Exit 5 for a log that is not safe; exit 1 if its server does not answer.
+    /// Exit 5 for a log that is not safe; exit 4 if its server does not answer.
     pub(crate) fn event_log(&self) -> Result<Arc<dyn EventLog>, Failure> {
         if let Some(log) = self.log.get() {
             return Ok(Arc::clone(log));

@@ -15,8 +15,10 @@ mod faults;
 mod line;
 mod log;
 mod meddle;
+mod outage;
 mod report;
 mod schedule;
+mod servers;
 mod traffic;
 mod trial;
 mod verify;
@@ -31,11 +33,13 @@ use tally_model::clock::Clock;
 
 use crate::clock::SystemClock;
 use crate::count;
+use crate::deployment;
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format};
 
 pub(crate) use faults::{FaultArgs, Faults};
 use schedule::Schedule;
+use servers::ServerArgs;
 use trial::Outcome;
 
 pub(crate) const HELP: &str = "\
@@ -43,8 +47,14 @@ Examples:
   tally torture
   tally torture --seeds 20 --kills 10
   tally torture --seeds 1 --first-seed 7 --dir ./scratch --keep -o json
+  tally torture --log kafka://127.0.0.1:19092/torture --counts cql://127.0.0.1:19042/torture
+  tally torture --log kafka://127.0.0.1:19092/torture --counts cql://127.0.0.1:19042/torture \
+      --services scripts/services
 
-A seed with ten kills takes about two minutes. The schedule and the events are drawn from the seed;
+With --log and --counts the deployments rest on these servers; with --services the servers are killed
+as well, in turns and under load, which ends whatever else runs on them.
+
+A seed with ten kills takes about two minutes, and some longer with servers that die. The schedule and the events are drawn from the seed;
 when exactly a kill comes also depends on the machine.
 
 Exit code 0 only if nothing differs.";
@@ -62,6 +72,8 @@ pub(crate) struct TortureArgs {
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u16).range(1..=1_000))]
     kills: u16,
+    #[command(flatten)]
+    servers: ServerArgs,
     /// Folder for the deployments, one subfolder each; without it a temporary one.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -76,6 +88,22 @@ pub(crate) struct TortureArgs {
     output: Format,
 }
 
+impl TortureArgs {
+    /// What makes another run like this one, whatever the seed.
+    fn again(&self) -> String {
+        format!("--kills {}{}", self.kills, self.servers.again())
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        if self.servers.services.is_some() && self.servers.has() == (false, false) {
+            return Err(Failure::usage(
+                "--services kills servers, but no server is named: add --log or --counts",
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// A fault that the harness has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum KnownFault {
@@ -85,6 +113,7 @@ enum KnownFault {
 
 /// `tally torture`.
 pub(crate) fn torture(args: &TortureArgs) -> Result<(), Failure> {
+    args.check()?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (scratch, is_ours) = match &args.dir {
         Some(dir) => (dir.clone(), !dir.exists()),
@@ -102,7 +131,7 @@ pub(crate) fn torture(args: &TortureArgs) -> Result<(), Failure> {
         // This fails, as it should, while a deployment is kept in it.
         drop(std::fs::remove_dir(&scratch));
     }
-    report::all(&outcomes, args.kills, args.output)?;
+    report::all(&outcomes, &args.again(), args.output)?;
     match outcomes.iter().filter(|outcome| !outcome.differences.is_empty()).count() {
         0 => Ok(()),
         seeds => Err(Failure::message(
@@ -137,17 +166,23 @@ fn one_seed(
         )));
     }
     let schedule = Schedule::of(seed, args.kills);
-    let site = child::Site::make(&folder, schedule.variables())?;
+    let servers = args.servers.of_seed(seed, u32::from_ne_bytes(deployment::random()?))?;
+    let mut settings = schedule.settings();
+    settings.extend(servers.settings());
+    let site = child::Site::make(&folder, schedule::variables(settings))?;
     match args.fault {
         Some(KnownFault::Miscount) => site.faults.set(faults::MISCOUNT, Some(""))?,
         None => {}
     }
-    let outcome = trial::run(&schedule, &site, clock, killed)?;
+    let outcome = trial::run(&schedule, &site, &args.servers, clock, killed)?;
     if outcome.differences.is_empty() && !args.keep {
+        servers.remove()?;
         std::fs::remove_dir_all(&folder)
             .with_context(|| format!("cannot remove {}", folder.display()))?;
     } else if output::is_watched() {
-        output::note(format!("the folder of seed {seed} is kept: {}", folder.display()));
+        let mut kept = vec![folder.display().to_string()];
+        kept.extend(servers.addresses());
+        output::note(format!("seed {seed} is kept: {}", kept.join(", ")));
     }
     Ok(outcome)
 }

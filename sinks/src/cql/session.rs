@@ -26,10 +26,12 @@ pub(super) type Values = Vec<CqlValue>;
 
 /// A connection, and the threads that serve it.
 pub(super) struct Session {
-    /// `None` only while it is dropped.
-    runtime: Option<Runtime>,
+    runtime: OwnRuntime,
     client: Arc<Client>,
 }
+
+/// A runtime that may be dropped anywhere.
+struct OwnRuntime(Option<Runtime>);
 
 /// What a request needs, wherever it runs.
 pub(super) struct Client {
@@ -44,9 +46,9 @@ impl fmt::Debug for Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for OwnRuntime {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
+        if let Some(runtime) = self.0.take() {
             // The last owner may stand on a thread of another runtime, which must not wait.
             runtime.shutdown_background();
         }
@@ -62,6 +64,7 @@ impl Session {
             .enable_all()
             .build()
             .map_err(|error| CqlOpenError::unavailable(options, error))?;
+        let runtime = OwnRuntime(Some(runtime));
         let owned = options.clone();
         let connected = wait(&runtime, async move { connect(&owned).await });
         let session =
@@ -69,7 +72,7 @@ impl Session {
                 |error| CqlOpenError::Unavailable { address: options.address(), source: error },
             )?;
         let client = Client { session, options: options.clone(), round_trips: AtomicU64::new(0) };
-        Ok(Self { runtime: Some(runtime), client: Arc::new(client) })
+        Ok(Self { runtime, client: Arc::new(client) })
     }
 
     /// Runs a request on the store's own runtime and waits for its end.
@@ -79,9 +82,7 @@ impl Session {
         request: impl FnOnce(Arc<Client>) -> F,
     ) -> Result<T, StoreError> {
         let request = request(Arc::clone(&self.client));
-        let runtime = self.runtime.as_ref();
-        let answer = runtime.and_then(|runtime| wait(runtime, request));
-        answer.ok_or_else(|| StoreError::unknown(action, StoppedMidway))
+        wait(&self.runtime, request).ok_or_else(|| StoreError::unknown(action, StoppedMidway))
     }
 
     pub(super) fn options(&self) -> &CqlOptions {
@@ -95,12 +96,12 @@ impl Session {
 
 /// Waits for `request` on `runtime`, from a thread that need not be its own. `None` if it panicked.
 fn wait<T: Send + 'static>(
-    runtime: &Runtime,
+    runtime: &OwnRuntime,
     request: impl Future<Output = T> + Send + 'static,
 ) -> Option<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
     // The task ends by itself: every request has a time limit.
-    drop(runtime.spawn(async move { sender.send(request.await) }));
+    drop(runtime.0.as_ref()?.spawn(async move { sender.send(request.await) }));
     receiver.recv().ok()
 }
 
@@ -313,6 +314,16 @@ mod tests {
     use scylla::frame::types::Consistency;
 
     use super::*;
+
+    /// As at the start of a node, whose supervisor knows what to do about "unavailable".
+    #[test]
+    fn servers_that_are_away_are_an_error_on_the_thread_of_another_runtime_too() {
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let options = CqlOptions::parse(&format!("cql://{nobody}/nothing")).unwrap();
+        let other = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let connected = other.block_on(async { Session::connect(&options).map(drop) });
+        assert!(matches!(connected, Err(CqlOpenError::Unavailable { .. })), "{connected:?}");
+    }
 
     /// The table of B82: which failures leave the outcome open.
     #[test]

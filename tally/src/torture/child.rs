@@ -33,14 +33,18 @@ pub(super) struct Ready {
 #[derive(Debug)]
 pub(super) struct Node {
     child: Child,
+    workers: u16,
     ready_file: PathBuf,
 }
 
 impl Site {
-    /// Makes the folder of a deployment to be.
+    /// Makes the folder of a deployment to be, with a file that holds its settings for people.
     pub(super) fn make(folder: &Path, variables: Vec<(String, String)>) -> Result<Self, Failure> {
         let cannot = || format!("cannot make {}", folder.display());
         std::fs::create_dir_all(folder).with_context(cannot)?;
+        let lines: String =
+            variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+        std::fs::write(folder.join("settings.env"), lines).with_context(cannot)?;
         Ok(Self {
             program: std::env::current_exe().context("cannot find this program's own file")?,
             folder: folder.to_owned(),
@@ -52,6 +56,17 @@ impl Site {
     /// The data folder of the deployment.
     pub(super) fn data_dir(&self) -> PathBuf {
         self.folder.join("data")
+    }
+
+    /// The settings of the deployment, as variables of its processes' environment.
+    pub(super) fn variables(&self) -> &[(String, String)] {
+        &self.variables
+    }
+
+    /// Starts a node again that has ended, as a supervisor does.
+    pub(super) fn restart(&self, node: &mut Node) -> Result<(), Failure> {
+        *node = self.start(node.workers)?;
+        Ok(())
     }
 
     /// Where everything goes that the processes print and log.
@@ -74,7 +89,7 @@ impl Site {
             .stderr(log)
             .spawn()
             .context("cannot start a node")?;
-        Ok(Node { child, ready_file })
+        Ok(Node { child, workers, ready_file })
     }
 
     /// Counts the whole log and returns the report and the exit code.

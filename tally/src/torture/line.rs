@@ -48,6 +48,8 @@ pub(super) struct Line {
     node: Mutex<Option<Arc<Reachable>>>,
     /// The latest life in which a client's events were acknowledged.
     acknowledged: AtomicU64,
+    /// How many batches were acknowledged.
+    batches: AtomicU64,
     /// Whether a reader has seen a count other than zero.
     read: AtomicBool,
     closed: AtomicBool,
@@ -67,6 +69,12 @@ impl Line {
     /// Notes that events were acknowledged in this life.
     pub(super) fn acknowledge(&self, life: u64) {
         self.acknowledged.fetch_max(life, Ordering::SeqCst);
+        self.batches.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How many batches were acknowledged so far.
+    pub(super) fn batches(&self) -> u64 {
+        self.batches.load(Ordering::SeqCst)
     }
 
     /// Whether events were acknowledged in this life or a later one.

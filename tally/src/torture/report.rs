@@ -32,10 +32,10 @@ pub(super) fn seed(outcome: &Outcome, format: Format) -> Result<(), Failure> {
     told(outcome).into_iter().try_for_each(|difference| output::line(format!("  {difference}")))
 }
 
-/// Everything, at the end.
-pub(super) fn all(outcomes: &[Outcome], kills: u16, format: Format) -> Result<(), Failure> {
+/// Everything, at the end. `again` are the arguments that make such a run.
+pub(super) fn all(outcomes: &[Outcome], again: &str, format: Format) -> Result<(), Failure> {
     match format {
-        Format::Table => output::line(verdict(outcomes, kills)),
+        Format::Table => output::line(verdict(outcomes, again)),
         Format::Json => output::json(&describe(outcomes)),
         Format::Csv => {
             let headings =
@@ -58,7 +58,7 @@ fn row(outcome: &Outcome) -> Vec<String> {
 }
 
 /// The last line, in plain words.
-fn verdict(outcomes: &[Outcome], kills: u16) -> String {
+fn verdict(outcomes: &[Outcome], again: &str) -> String {
     match outcomes.iter().find(|outcome| !outcome.differences.is_empty()) {
         None => format!(
             "no difference in {} with {}",
@@ -67,7 +67,7 @@ fn verdict(outcomes: &[Outcome], kills: u16) -> String {
         ),
         Some(outcome) => format!(
             "seed {seed} differs: {}; run it again with tally torture --seeds 1 --first-seed \
-             {seed} --kills {kills}",
+             {seed} {again}",
             outcome.differences[0],
             seed = outcome.seed,
         ),
@@ -148,10 +148,10 @@ mod tests {
     #[test]
     fn the_last_line_says_it_in_plain_words() {
         let good = [outcome(1, &[]), outcome(2, &[])];
-        assert_eq!(verdict(&good, 5), "no difference in 2 seeds with 10 kills");
+        assert_eq!(verdict(&good, "--kills 5"), "no difference in 2 seeds with 10 kills");
         let bad = [outcome(1, &[]), outcome(7, &["a minute has no row", "another one"])];
         assert_eq!(
-            verdict(&bad, 5),
+            verdict(&bad, "--kills 5"),
             "seed 7 differs: a minute has no row; run it again with tally torture --seeds 1 \
              --first-seed 7 --kills 5"
         );

@@ -103,13 +103,13 @@ impl Schedule {
     }
 
     /// When the next minute closes.
-    fn next_close_ms(&self, now_ms: i64) -> i64 {
+    pub(super) fn next_close_ms(&self, now_ms: i64) -> i64 {
         let delay_ms = self.timing.watermark_delay_ms;
         Granularity::Minute.ceil(now_ms - delay_ms) + delay_ms
     }
 
-    /// The settings of the deployment, as variables of its processes' environment.
-    pub(super) fn variables(&self) -> Vec<(String, String)> {
+    /// The settings of the deployment.
+    pub(super) fn settings(&self) -> Vec<(&'static str, String)> {
         let ms = |ms: i64| format!("{ms}ms");
         let mut settings = vec![
             ("pipeline.watermark_delay", ms(self.timing.watermark_delay_ms)),
@@ -126,9 +126,14 @@ impl Schedule {
         if Layers::defaults().all().any(|(key, _, _)| key == every) {
             settings.push((every, ms(1_000)));
         }
-        let variable = |key: &str| format!("TALLY__{}", key.to_uppercase().replace('.', "__"));
-        settings.into_iter().map(|(key, value)| (variable(key), value)).collect()
+        settings
     }
+}
+
+/// Settings as variables of a process's environment.
+pub(super) fn variables(settings: Vec<(&'static str, String)>) -> Vec<(String, String)> {
+    let variable = |key: &str| format!("TALLY__{}", key.to_uppercase().replace('.', "__"));
+    settings.into_iter().map(|(key, value)| (variable(key), value)).collect()
 }
 
 /// The crash points in an order of their own, each once before any comes again.
@@ -256,7 +261,7 @@ mod tests {
     fn the_settings_of_every_schedule_are_valid() {
         for schedule in (1..=50).map(|seed| Schedule::of(seed, 1)) {
             let mut layers = Layers::defaults();
-            layers.add_environment(schedule.variables()).unwrap();
+            layers.add_environment(variables(schedule.settings())).unwrap();
             let settings = Settings::check(&layers).unwrap();
             assert_eq!(settings.fixed.dedup.value, schedule.dedup);
             assert_eq!(settings.pipeline.timing, schedule.timing);

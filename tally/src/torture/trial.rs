@@ -1,6 +1,8 @@
 //! One seed from its first start to the comparison at its end.
 
-use std::collections::{BTreeMap, HashSet};
+mod judge;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,33 +11,32 @@ use rand::rngs::StdRng;
 use serde_json::json;
 use tally_model::bucket::MINUTE_MS;
 use tally_model::clock::Clock;
-use tally_model::ids::EventId;
 
 use super::child::{Node, Site, was_killed};
 use super::faults::{CRASH_AT, CrashAt, OBJECTS_AWAY, Point, REACHED, STORE_AWAY};
 use super::line::{CloseOnDrop, Line, Reachable};
 use super::meddle::meddle;
+use super::outage::{self, Outage, Outages, Server};
 use super::schedule::{AWAY_MS, EARLY_MS, Life, Schedule};
+use super::servers::ServerArgs;
 use super::traffic::{TYPES, Traffic};
-use super::verify::verify;
 use super::watcher::Watcher;
-use crate::config::{Layers, Settings};
-use crate::deployment::{Deployment, Missing};
 use crate::failure::{Exit, Failure};
 
-/// From the end of a process until the next one has acknowledged an event.
-const RESTART_MS_MAX: i64 = 10_000;
 /// How long a node may take to start or to stop before the harness gives it up.
 const GIVE_UP_MS: i64 = 60_000;
 /// How long the last life runs once everything is well.
 const LAST_LIFE_MS: i64 = 3_000;
+/// The exit code of a node that a server did not answer, and how long a supervisor waits then.
+const NOT_READY: i32 = 4;
+const SUPERVISOR_WAITS: Duration = Duration::from_millis(200);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What one seed came to.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) seed: u64,
-    /// Kills by their point; `random` for those from outside.
+    /// Kills by their point; `random` for those from outside, and those of servers by their name.
     pub(super) kills: BTreeMap<&'static str, usize>,
     /// How long each restart took, in ms. A life that is cut short before its first
     /// acknowledgement has none.
@@ -65,10 +66,12 @@ impl<E: Into<Failure>> From<E> for Stop {
 pub(super) fn run(
     schedule: &Schedule,
     site: &Site,
+    servers: &ServerArgs,
     clock: &Arc<dyn Clock>,
     killed: &dyn Fn(),
 ) -> Result<Outcome, Failure> {
     let line = Line::default();
+    let (broker, counts) = servers.has();
     let mut trial = Trial {
         schedule,
         site,
@@ -79,6 +82,10 @@ pub(super) fn run(
         life: 0,
         registered: false,
         store: Store::Stays,
+        deaths: outage::of_seed(schedule.seed, schedule.lives.len(), broker, counts),
+        outages: Outages::new(servers.services.clone(), site.log_file()),
+        batches_at_return: 0,
+        misses_server: false,
         ended_at_ms: None,
     };
     let on_time_ms = schedule.timing.watermark_delay_ms + schedule.timing.lateness_ms;
@@ -133,6 +140,13 @@ struct Trial<'a> {
     /// Whether the event types are registered; the deployment is complete then.
     registered: bool,
     store: Store,
+    /// The server that dies in each life.
+    deaths: Vec<Option<Outage>>,
+    outages: Outages,
+    /// How many batches were acknowledged when the last server was back.
+    batches_at_return: u64,
+    /// Whether a server was away at some time since the present process was started.
+    misses_server: bool,
     /// When the last process ended, on the monotonic clock.
     ended_at_ms: Option<i64>,
 }
@@ -145,6 +159,9 @@ impl Trial<'_> {
                 let in_ms = self.schedule.away_in_ms(self.clock.now_ms());
                 self.store = Store::LeavesAt(self.clock.monotonic_ms() + in_ms);
             }
+            if let Some(outage) = self.deaths[index] {
+                self.outages.add(outage);
+            }
             let mut node = self.start(life.workers, life.crash)?;
             let cause = match self.until_end(&mut node, life)? {
                 Some(point) => point.name(),
@@ -152,7 +169,7 @@ impl Trial<'_> {
             };
             self.end(cause);
             killed();
-            if life.meddle && self.registered {
+            if life.meddle && self.registered && !self.outages.is_under_way() {
                 meddle(&self.open()?, &mut self.rng, self.clock.now_ms())?;
             }
         }
@@ -167,6 +184,7 @@ impl Trial<'_> {
         self.site.faults.set(OBJECTS_AWAY, None)?;
         self.site.faults.set(CRASH_AT, crash.map(|crash| crash.to_string()).as_deref())?;
         self.life += 1;
+        self.misses_server = self.outages.is_under_way();
         Ok(self.site.start(workers)?)
     }
 
@@ -186,14 +204,31 @@ impl Trial<'_> {
                 self.site.faults.set(OBJECTS_AWAY, Some(""))?;
             }
             // A start that is not to be cut short has to show first how long it takes.
-            if lived_ms >= run_ms && (well || life.run_ms < EARLY_MS) {
+            if lived_ms >= run_ms
+                && (well || life.run_ms < EARLY_MS)
+                && self.outages.let_node_die()
+                && (self.flows() || self.outages.is_under_way())
+            {
                 return Ok(None);
             }
-            if lived_ms > GIVE_UP_MS && !well {
-                return Err(self.by_itself("a node acknowledged no event"));
-            }
+            self.give_up(started_ms, well)?;
             std::thread::park_timeout(LOOK_EVERY);
         }
+    }
+
+    /// Whether events have been acknowledged since the last server was back.
+    fn flows(&self) -> bool {
+        self.line.batches() > self.batches_at_return
+    }
+
+    /// Ends the trial if a node that has everything it needs does not acknowledge events.
+    fn give_up(&self, started_ms: i64, well: bool) -> Result<(), Stop> {
+        let since_ms = self.outages.back_at_ms().map_or(started_ms, |back| back.max(started_ms));
+        let is_excused = (well && self.flows()) || self.outages.is_under_way();
+        if !is_excused && self.clock.monotonic_ms() - since_ms > GIVE_UP_MS {
+            return Err(self.by_itself("a node acknowledged no event"));
+        }
+        Ok(())
     }
 
     /// Watches the last node until it has run for a while with everything in its place: the counts
@@ -206,7 +241,8 @@ impl Trial<'_> {
                 return Err(self.by_itself("a node ended itself without being told to"));
             }
             let now_ms = self.clock.monotonic_ms();
-            if self.look(node)? && self.store == Store::Stays && self.line.is_read() {
+            let well = self.look(node)? && self.flows() && self.outages.is_over();
+            if well && self.store == Store::Stays && self.line.is_read() {
                 let since_ms = *well_since_ms.get_or_insert(now_ms);
                 if now_ms - since_ms >= LAST_LIFE_MS {
                     return Ok(());
@@ -221,8 +257,18 @@ impl Trial<'_> {
     }
 
     /// The point at which the node ended itself; `None` while it runs.
-    fn ended(&self, node: &mut Node) -> Result<Option<Point>, Stop> {
+    ///
+    /// A node that does not find its servers when it starts ends, and is started again as a
+    /// supervisor would do. One that runs has to survive their absence.
+    fn ended(&mut self, node: &mut Node) -> Result<Option<Point>, Stop> {
         let Some(status) = node.ended()? else { return Ok(None) };
+        let was_starting = node.ready().is_none();
+        if was_starting && self.misses_server && status.code() == Some(NOT_READY) {
+            std::thread::park_timeout(SUPERVISOR_WAITS);
+            self.misses_server = self.outages.is_under_way();
+            self.site.restart(node)?;
+            return Ok(None);
+        }
         match self.site.faults.reached().filter(|_| was_killed(status)) {
             Some(point) => Ok(Some(point)),
             None => Err(self.by_itself(&format!("a node ended by itself with {status}"))),
@@ -237,6 +283,7 @@ impl Trial<'_> {
     /// Does what is due. Returns whether the node has acknowledged an event.
     fn look(&mut self, node: &Node) -> Result<bool, Stop> {
         let now_ms = self.clock.monotonic_ms();
+        self.look_at_servers(now_ms)?;
         match self.store {
             Store::LeavesAt(at_ms) if now_ms >= at_ms => {
                 self.site.faults.set(STORE_AWAY, Some(""))?;
@@ -261,9 +308,35 @@ impl Trial<'_> {
             return Ok(false);
         }
         if let Some(ended_at_ms) = self.ended_at_ms.take() {
-            self.outcome.restarts_ms.push(self.clock.monotonic_ms() - ended_at_ms);
+            // A node cannot be up before its servers are.
+            let back_at_ms = self.outages.back_at_ms().unwrap_or(ended_at_ms);
+            let since_ms = ended_at_ms.max(back_at_ms);
+            self.outcome.restarts_ms.push(self.clock.monotonic_ms() - since_ms);
         }
+        let schedule = self.schedule;
+        let to_close_ms = schedule.next_close_ms(self.clock.now_ms()) - self.clock.now_ms();
+        self.outages.plan(|outage| {
+            let from_ms = match outage.server {
+                Server::Broker => now_ms,
+                Server::Counts => now_ms + to_close_ms,
+            };
+            from_ms + outage.after_ms
+        });
         Ok(true)
+    }
+
+    /// Lets servers die and come back.
+    fn look_at_servers(&mut self, now_ms: i64) -> Result<(), Stop> {
+        let was_away = self.outages.is_under_way();
+        if let Some(server) = self.outages.tick(now_ms)? {
+            *self.outcome.kills.entry(server.name()).or_default() += 1;
+        }
+        let is_away = self.outages.is_under_way();
+        self.misses_server |= is_away;
+        if was_away && !is_away {
+            self.batches_at_return = self.line.batches();
+        }
+        Ok(())
     }
 
     /// Kills a node. It may have reached its own end at the same moment.
@@ -298,41 +371,6 @@ impl Trial<'_> {
                 None => std::thread::park_timeout(LOOK_EVERY),
             }
         }
-    }
-
-    /// Closes every minute with a bounded run and compares.
-    fn judge(&mut self, acknowledged: &HashSet<EventId>) -> Result<(), Stop> {
-        let [_, workers] = self.schedule.last_workers;
-        self.site.faults.set(CRASH_AT, None)?;
-        let (report, code) = self.site.count(workers)?;
-        // 1 says that there were late events, which is as it should be.
-        if !matches!(code, Some(0 | 1)) {
-            return Err(self.by_itself(&format!("the bounded run ended with {code:?}")));
-        }
-        let deployment = self.open()?;
-        let (facts, differences) =
-            verify(&deployment, self.schedule.timing, &report, acknowledged)?;
-        self.outcome.records = facts.totals.records;
-        self.outcome.differences.extend(differences);
-        for restart_ms in self.outcome.restarts_ms.iter().filter(|ms| **ms > RESTART_MS_MAX) {
-            let seconds = restart_ms / 1_000;
-            self.outcome.differences.push(format!("a restart took {seconds} s"));
-        }
-        Ok(())
-    }
-
-    /// Opens the data folder here; no other process has it. No death of a node may prevent that.
-    fn open(&self) -> Result<Deployment, Stop> {
-        let mut layers = Layers::defaults();
-        layers.add_environment(self.schedule.variables())?;
-        let settings = Settings::check(&layers)?;
-        let clock = Arc::clone(self.clock);
-        Deployment::open(&self.site.data_dir(), Missing::Refuse, &settings, clock).map_err(
-            |failure| {
-                let life = self.life;
-                Stop::Differs(format!("no folder to open after life {life}: {:#}", failure.error))
-            },
-        )
     }
 }
 

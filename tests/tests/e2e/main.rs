@@ -15,3 +15,4 @@ mod rollup;
 mod synthetic;
 mod tidy;
 mod torture;
+mod torture_servers;

@@ -1,0 +1,51 @@
+//! `tally torture` over Kafka and Cassandra, as `scripts/services start` starts them.
+
+use std::net::TcpStream;
+
+use serde_json::Value;
+use tally_tests::tally;
+
+/// The address of a server: what the variable says, or where `scripts/services` starts it.
+fn address(variable: &str, default: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_unset| default.to_owned())
+}
+
+#[test]
+fn a_seed_over_kafka_and_cassandra_does_not_differ() {
+    let broker = address("TALLY_TEST_KAFKA", "127.0.0.1:19092");
+    let counts_server = address("TALLY_TEST_CQL", "127.0.0.1:19042");
+    for server in [&broker, &counts_server] {
+        let answer = TcpStream::connect(server);
+        assert!(answer.is_ok(), "nothing answers at {server}: run scripts/services start first");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("torture");
+    let run = tally(&[
+        "torture",
+        "--seeds",
+        "1",
+        "--kills",
+        "3",
+        "--log",
+        &format!("kafka://{broker}/e2e-torture"),
+        "--counts",
+        &format!("cql://{counts_server}/e2e_torture"),
+        "-o",
+        "json",
+        "--dir",
+        dir.to_str().unwrap(),
+    ]);
+    assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(report["differences"].as_array().unwrap().len(), 0);
+    assert_eq!(report["kills"], 3);
+    assert!(report["seeds"][0]["records"].as_u64().unwrap() > 1_000, "{report}");
+    assert!(!dir.exists(), "a seed that passed leaves nothing behind");
+}
+
+#[test]
+fn servers_are_killed_only_where_servers_are_named() {
+    let run = tally(&["torture", "--services", "scripts/services"]);
+    assert_eq!(run.code, 2, "{}{}", run.stdout, run.stderr);
+    assert!(run.stderr.contains("add --log or --counts"), "{}", run.stderr);
+}
