@@ -104,7 +104,7 @@ fn the_pause_after_failures_grows_to_its_bound() {
     let mut last = Duration::ZERO;
     for failures in 1..40 {
         hand.writer.failures = failures;
-        let pause = hand.writer.pause();
+        let pause = hand.writer.pause_after_failure();
         assert!(pause >= last && pause <= RETRY_WAIT_MAX);
         last = pause;
     }
