@@ -99,7 +99,8 @@ impl LogSite {
             }
             LogPlace::Kafka(options) => {
                 let demands = KafkaDemands {
-                    partitions: Some(self.partitions),
+                    // All that there are: a topic may have more than the layout.
+                    partitions: None,
                     partitions_to_create: self.partitions,
                     retention_ms_min: retention_ms_min(&self.dedup),
                     retention_ms_to_create: self.settings.retention_ms,
@@ -107,7 +108,17 @@ impl LogSite {
                     accept_settings: self.settings.accept_settings,
                 };
                 let log = KafkaLog::open(options, &demands, Arc::clone(&self.clock));
-                Ok(Arc::new(log.map_err(kafka_failure)?))
+                let log = log.map_err(kafka_failure)?;
+                if log.partitions() < self.partitions {
+                    return Err(Failure::refused(format!(
+                        "the topic {} has {} partitions, the deployment was made with {}; a topic \
+                         never loses partitions, so this is another one",
+                        options.topic(),
+                        log.partitions(),
+                        self.partitions
+                    )));
+                }
+                Ok(Arc::new(log))
             }
         }
     }
