@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
+use tally_checkpoints::reader::Origin;
 use tally_dataflow::{CountOptions, CountParts, CountProgress, CountReport, StopSignal};
 use tally_eventlog::EventLog;
 use tokio::sync::oneshot;
@@ -21,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// A pipeline that counts until it is stopped.
 pub(crate) struct Counting {
-    thread: JoinHandle<Result<Option<CountReport>, Failure>>,
+    thread: JoinHandle<Result<CountReport, Failure>>,
     control: Arc<Control>,
     pub(crate) progress: Arc<CountProgress>,
 }
@@ -110,7 +111,7 @@ impl Counting {
     }
 
     /// Waits for the end.
-    pub(crate) fn join(self) -> Result<Option<CountReport>, Failure> {
+    pub(crate) fn join(self) -> Result<CountReport, Failure> {
         let joined = self.thread.join();
         joined.map_err(|_panic| Failure::message(Exit::Failed, "the counting pipeline panicked"))?
     }
@@ -136,7 +137,7 @@ fn count_all(
     mut parts: CountParts,
     options: CountOptions,
     control: &Control,
-) -> Result<Option<CountReport>, Failure> {
+) -> Result<CountReport, Failure> {
     loop {
         let log = Arc::clone(&parts.log);
         let watch = Watch::start(Arc::clone(&log), Arc::clone(&parts.stop))?;
@@ -144,11 +145,15 @@ fn count_all(
         let grew = watch.end();
         let report = outcome.map_err(count::failure)?;
         if !grew || control.asked_to_stop.load(Ordering::SeqCst) {
-            return Ok(Some(report));
+            return Ok(report);
         }
         let log = deployment.reopen_log()?;
         tracing::info!(partitions = log.partitions(), "the log has more partitions: counting all");
         parts = make_parts(log, control.next_run())?;
+        // Whatever the process was started from, the next run goes on where the last one ended.
+        if let Some(kept) = &mut parts.checkpoints {
+            kept.origin = Origin::Newest;
+        }
     }
 }
 

@@ -154,13 +154,15 @@ impl Node {
         };
         let stop_asked = Arc::new(Notify::new());
         let savepoints = Arc::new(Savepoints::default());
-        let router = router(plan.role, &deployment, settings, collector.as_ref(), &mut metrics)
-            .merge(savepoint::router(SavepointsApi {
+        let mut router = router(plan.role, &deployment, settings, collector.as_ref(), &mut metrics);
+        if plan.role.counts() {
+            router = router.merge(savepoint::router(SavepointsApi {
                 tokens: Arc::clone(&deployment.tokens),
                 savepoints: Arc::clone(&savepoints),
                 stop: Arc::clone(&stop_asked),
-            }))
-            .fallback(admin_api::not_found);
+            }));
+        }
+        let router = router.fallback(admin_api::not_found);
         let (counting, counting_ended, nothing_ends) = if plan.role.counts() {
             let (counting, ended) = count::start(&deployment, settings, &plan.start, &savepoints)?;
             let report = NodeMetrics::new(Arc::clone(&counting.progress), deployment.event_log()?);
@@ -234,7 +236,9 @@ impl Node {
             Some(counting) => {
                 counting.stop();
                 let joined = tokio::task::spawn_blocking(move || counting.join()).await;
-                joined.map_err(|error| Failure::new(Exit::Failed, error)).and_then(|report| report)
+                joined
+                    .map_err(|error| Failure::new(Exit::Failed, error))
+                    .and_then(|of| of.map(Some))
             }
             None => Ok(None),
         };

@@ -5,6 +5,22 @@ use std::fmt;
 use tally_eventlog::kafka::{KafkaLog, KafkaOptions};
 use tally_sinks::cql::{CqlOptions, CqlStore};
 
+/// Address of the Kafka broker of the tests.
+#[must_use]
+pub fn broker() -> String {
+    address("TALLY_TEST_KAFKA", "127.0.0.1:19092")
+}
+
+/// Address of the Cassandra node of the tests.
+#[must_use]
+pub fn counts_server() -> String {
+    address("TALLY_TEST_CQL", "127.0.0.1:19042")
+}
+
+fn address(variable: &str, default: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_unset| default.to_owned())
+}
+
 /// Where a deployment over servers rests; topic and keyspace go with this.
 pub struct Servers {
     log: KafkaOptions,
@@ -22,12 +38,9 @@ impl Servers {
     /// Names that nobody else has. Topic and keyspace are made by the first process.
     #[must_use]
     pub fn new() -> Self {
-        let address = |name: &str, default: &str| {
-            std::env::var(name).unwrap_or_else(|_unset| default.to_owned())
-        };
         let name = format!("test_{:016x}", rand::random::<u64>());
-        let log = format!("kafka://{}/{name}", address("TALLY_TEST_KAFKA", "127.0.0.1:19092"));
-        let counts = format!("cql://{}/{name}", address("TALLY_TEST_CQL", "127.0.0.1:19042"));
+        let log = format!("kafka://{}/{name}", broker());
+        let counts = format!("cql://{}/{name}", counts_server());
         Self {
             log: KafkaOptions::parse(&log).unwrap(),
             counts: CqlOptions::parse(&counts).unwrap(),

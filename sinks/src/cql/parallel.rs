@@ -5,7 +5,7 @@ use tokio::task::JoinSet;
 use crate::error::StoreError;
 
 /// Requests under way at a time for one call.
-pub(super) const REQUESTS_MAX: usize = 16;
+const REQUESTS_MAX: usize = 16;
 
 /// A part of the work panicked.
 #[derive(Debug, thiserror::Error)]

@@ -10,11 +10,12 @@ use rdkafka::error::KafkaError;
 use rdkafka::message::Message;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tally_eventlog::kafka::{KafkaLog, KafkaOptions};
+use tally_sinks::cql::CqlStore;
 
 use super::{Row, count, generate, measure, print};
 use crate::cli::BenchKafkaArgs;
 use crate::clock::SystemClock;
-use crate::config::{CountsPlace, LogPlace};
+use crate::config::{CountsPlace, LogPlace, Settings};
 use crate::deployment::{Deployment, Missing, random};
 use crate::failure::{Exit, Failure};
 use crate::output;
@@ -26,15 +27,14 @@ const SILENCE: Duration = Duration::from_secs(30);
 pub(super) fn run(args: &BenchKafkaArgs) -> Result<(), Failure> {
     let workers = i64::from(args.workers);
     let name = format!("bench-{:016x}", u64::from_le_bytes(random()?));
-    let (address, query) = args.log.split_once('?').unwrap_or((args.log.as_str(), ""));
-    let url = format!("{}/{name}?{query}", address.trim_end_matches('/'));
+    let url = with_place(&args.log, &name);
     let settings = load_settings(None, |layers| {
         layers.add_flag("--workers", "pipeline.workers", workers)?;
         layers.add_flag("--log", "log.url", url)?;
         layers.add_flag("--log", "log.accept_settings", true)?;
         if let Some(counts) = &args.counts {
             let keyspace = name.replace('-', "_");
-            layers.add_flag("--counts", "counts.url", format!("{counts}/{keyspace}"))?;
+            layers.add_flag("--counts", "counts.url", with_place(counts, &keyspace))?;
         }
         Ok(())
     })?;
@@ -45,19 +45,30 @@ pub(super) fn run(args: &BenchKafkaArgs) -> Result<(), Failure> {
     let clock = Arc::new(SystemClock::new());
     let deployment = Deployment::open(folder.path(), Missing::Create, &settings, clock)?;
     output::note(format!("writing {} records into {}", args.synth.events, options.address()));
-    let outcome = (|| {
-        let mut rows =
-            vec![measure("generate", || generate::fill(&deployment, &args.synth, |_| {}))?];
-        rows.push(measure("client", || client(&options, deployment.partitions, args.workers))?);
-        rows.extend(count::stages(&deployment, &settings, args.workers)?);
-        Ok(rows)
-    })();
+    let rows = rows(&deployment, &settings, &options, args);
     KafkaLog::delete_topic(&options)?;
     if let CountsPlace::Cql(options) = &settings.counts {
-        tally_sinks::cql::CqlStore::drop_keyspace(options)?;
+        CqlStore::drop_keyspace(options)?;
     }
-    let rows: Vec<Row> = outcome.map_err(|failure: Failure| failure)?;
-    print("kafka", &rows, args.output)
+    print("kafka", &rows?, args.output)
+}
+
+/// The URL of servers with a topic or keyspace of theirs.
+fn with_place(servers: &str, name: &str) -> String {
+    let (address, settings) = servers.split_once('?').unwrap_or((servers, ""));
+    format!("{}/{name}?{settings}", address.trim_end_matches('/'))
+}
+
+fn rows(
+    deployment: &Deployment,
+    settings: &Settings,
+    options: &KafkaOptions,
+    args: &BenchKafkaArgs,
+) -> Result<Vec<Row>, Failure> {
+    let mut rows = vec![measure("generate", || generate::fill(deployment, &args.synth, |_| {}))?];
+    rows.push(measure("client", || client(options, deployment.partitions, args.workers))?);
+    rows.extend(count::stages(deployment, settings, args.workers)?);
+    Ok(rows)
 }
 
 /// Reads every record with the client library alone, one consumer a thread: what the broker and the

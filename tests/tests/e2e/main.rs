@@ -12,6 +12,7 @@ mod late;
 mod live;
 mod real_data;
 mod rollup;
+mod servers;
 mod synthetic;
 mod tidy;
 mod torture;

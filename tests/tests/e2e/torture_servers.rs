@@ -3,17 +3,12 @@
 use std::net::TcpStream;
 
 use serde_json::Value;
+use tally_tests::servers::{broker, counts_server};
 use tally_tests::tally;
-
-/// The address of a server: what the variable says, or where `scripts/services` starts it.
-fn address(variable: &str, default: &str) -> String {
-    std::env::var(variable).unwrap_or_else(|_unset| default.to_owned())
-}
 
 #[test]
 fn a_seed_over_kafka_and_cassandra_does_not_differ() {
-    let broker = address("TALLY_TEST_KAFKA", "127.0.0.1:19092");
-    let counts_server = address("TALLY_TEST_CQL", "127.0.0.1:19042");
+    let (broker, counts_server) = (broker(), counts_server());
     for server in [&broker, &counts_server] {
         let answer = TcpStream::connect(server);
         assert!(answer.is_ok(), "nothing answers at {server}: run scripts/services start first");

@@ -8,12 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use scylla::value::CqlValue;
 use tally_model::bucket::{Bucket, Granularity, Period};
-use tokio::task::JoinSet;
 
 use super::Call;
 use crate::counts::{PutCondition, PutOutcome, Row, SmallRow, Verdict, judge, small_to_store};
 use crate::cql::layout::{key, small_values, vector_values, writer_value};
-use crate::cql::parallel::{REQUESTS_MAX, Unfinished};
+use crate::cql::parallel::{Unfinished, side_by_side};
 use crate::error::StoreError;
 
 /// Bytes of vectors in one batch. ScyllaDB refuses 1 MiB; a larger batch holds up its neighbours.
@@ -72,22 +71,13 @@ async fn put_wave(call: &Call, puts: Vec<Put>) -> Vec<(usize, Outcome)> {
         let period = put.row.small.bucket.period();
         periods.entry((period.granularity(), period.start_ms())).or_default().push(put);
     }
-    let (mut outcomes, mut working) = (Vec::new(), JoinSet::new());
-    let mut periods = periods.into_values();
-    loop {
-        while working.len() < REQUESTS_MAX
-            && let Some(puts) = periods.next()
-        {
-            let call = call.clone();
-            working.spawn(async move { put_period(&call, puts).await });
-        }
-        match working.join_next().await {
-            Some(Ok(done)) => outcomes.extend(done),
-            // Its outcomes are missing, which the caller reports.
-            Some(Err(_panicked)) => {}
-            None => return outcomes,
-        }
-    }
+    let call = call.clone();
+    let done = side_by_side(periods.into_values(), move |puts| {
+        let call = call.clone();
+        async move { Ok(put_period(&call, puts).await) }
+    });
+    // If a part of it panicked, outcomes are missing, which the caller reports as unknown.
+    done.await.unwrap_or_default().into_iter().flatten().collect()
 }
 
 async fn put_period(call: &Call, mut puts: Vec<Put>) -> Vec<(usize, Outcome)> {
