@@ -45,6 +45,15 @@ struct Urls {
     admin: String,
 }
 
+impl Urls {
+    fn of(services: Option<&TcpListener>, admin: &TcpListener) -> Result<Self, Failure> {
+        let url = |listener| -> Result<String, Failure> {
+            Ok(format!("http://{}", serve::local(listener)?))
+        };
+        Ok(Self { services: services.map(url).transpose()?, admin: url(admin)? })
+    }
+}
+
 /// A node that has everything open and running.
 pub(crate) struct Node {
     deployment: Arc<Deployment>,
@@ -138,13 +147,7 @@ impl Node {
             None => None,
         };
         let admin_listener = serve::bind(&plan.process.admin, "--admin").await?;
-        let url = |listener| -> Result<String, Failure> {
-            Ok(format!("http://{}", serve::local(listener)?))
-        };
-        let urls = Urls {
-            services: listener.as_ref().map(url).transpose()?,
-            admin: url(&admin_listener)?,
-        };
+        let urls = Urls::of(listener.as_ref(), &admin_listener)?;
         let deployment = Arc::new(open(plan, settings)?);
         let mut metrics = Metrics::with_prefix("tally");
         let collector = if plan.role.collects() {
